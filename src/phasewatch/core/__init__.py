@@ -1,0 +1,1 @@
+"""The pure part: pages in, verdicts out. No clock, files, sockets, threads or logging."""

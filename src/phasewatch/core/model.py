@@ -1,0 +1,341 @@
+"""The frozen values that flow through phasewatch. Names carry the unit; None means unknown, never zero.
+
+The dataclasses from Estimate down are the document `phasewatch/v1`: field names are its keys.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+State = Literal["serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down"]
+STATES: tuple[State, ...] = ("serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down")
+Confidence = Literal["high", "medium", "low"]
+CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
+Severity = Literal["warning", "critical"]
+SEVERITIES: tuple[Severity, ...] = ("warning", "critical")
+
+
+class EngineKey(NamedTuple):
+    """One engine of one model on one target. `engine` is vLLM's label, for Ray WorkerId (/ReplicaId), else "0"."""
+
+    target: str
+    model_name: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A cumulative histogram, or what it grew by.
+
+    bounds: ascending upper edges, the last is +Inf. counts: cumulative, same length. total: sum of the
+    observations in the metric's unit, None where the page has no _sum.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float | None
+
+    @property
+    def count(self) -> float:
+        return self.counts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one page says of one engine, by the catalog's signal names. at: seconds on a monotonic clock."""
+
+    at: float
+    gauges: Mapping[str, float]
+    counters: Mapping[str, float]
+    histograms: Mapping[str, Histogram]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One parsed page: engines by (model_name, engine).
+
+    kind: "engine" when any engine family has a sample, "router" when only a router's re-exported gauges are there,
+    "declared" when engine families have HELP/TYPE but no sample, else "none". problems: lines that could not be read,
+    with their number. http: counters of the web server (page wide, they carry no engine label), also present when
+    kind is not "engine".
+    """
+
+    at: float
+    engines: Mapping[tuple[str, str], Snapshot]
+    kind: Literal["engine", "router", "declared", "none"]
+    problems: tuple[str, ...]
+    http: Mapping[str, float]
+    single_process: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What changed between two good pages of one engine: the intervals a Window is made of.
+
+    start, end: seconds on the pages' clock. running, waiting and the other gauges are the values at both ends.
+    """
+
+    start: float
+    end: float
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    increases: Mapping[str, float]
+    histograms: Mapping[str, Histogram]
+    restarted: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeWindow:
+    """A gauge over a window: last value, time-weighted mean, max."""
+
+    last: float
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What changed over `seconds` really covered. Signals that no page of the window had are absent."""
+
+    seconds: float
+    steps: tuple[Step, ...]
+    gauges: Mapping[str, GaugeWindow]
+    increases: Mapping[str, float]
+    histograms: Mapping[str, Histogram]
+    restarts: int
+
+
+# --- the document phasewatch/v1 ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A percentile in seconds: the true value lies in [low, high]; high is None above the last finite edge."""
+
+    value: float
+    low: float
+    high: float | None
+    censored: Literal["below_first_edge", "above_last_edge"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One latency over a window. count 0 means nothing was observed: everything else is None."""
+
+    count: int
+    mean: float | None = None
+    p50: Estimate | None = None
+    p90: Estimate | None = None
+    p99: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """mean_seconds a request spends in a phase, and its share of the known phases' sum."""
+
+    mean_seconds: float | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    queue: Phase = Phase()
+    prefill: Phase = Phase()
+    decode: Phase = Phase()
+    frontend: Phase = Phase()
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """running, waiting: last value. expected_wait_censored: the value is only a lower bound (nobody was admitted)."""
+
+    running: float | None = None
+    waiting: float | None = None
+    waiting_deferred: float | None = None
+    growth_per_second: float | None = None
+    arrivals_per_second: float | None = None
+    admissions_per_second: float | None = None
+    expected_wait_seconds: float | None = None
+    expected_wait_censored: bool | None = None
+    gave_up_ratio: float | None = None
+    gave_up_before_first_token_ratio: float | None = None
+    failed_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    usage_ratio: float | None = None
+    capacity_tokens: float | None = None
+    preemptions_per_second: float | None = None
+    time_to_full_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    prompt_per_second: float | None = None
+    computed_prompt_per_second: float | None = None
+    generation_per_second: float | None = None
+    prefix_hit_ratio: float | None = None
+    prompt_mean: float | None = None
+    computed_prompt_mean: float | None = None
+    output_mean: float | None = None
+    context_mean: float | None = None
+    prefill_speed: float | None = None
+    decode_speed: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    acceptance_ratio: float | None = None
+    mean_accepted_length: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Everything measured over one window of one engine (or of a model's engines merged)."""
+
+    window_seconds: float
+    ttft_seconds: Latency
+    itl_seconds: Latency
+    tpot_seconds: Latency
+    e2e_seconds: Latency
+    itl_stalled_ratio: float | None
+    phases: Phases
+    queue: Queue
+    kv_cache: KvCache
+    tokens: Tokens
+    rho: float | None
+    speculation: Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One change. when: "now", "restart" or "capacity". since, until: vLLM versions that have the flag."""
+
+    change: str
+    why: str
+    when: Literal["now", "restart", "capacity"]
+    other_phase: str
+    since: str | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What users feel. objective: its name, or expected_wait, progress, requests_failing, gave_up.
+
+    value: what was measured against the limit; surely: whatever the bucket hides, the limit is missed.
+    """
+
+    objective: str
+    limit_seconds: float | None
+    value: Estimate | None
+    surely: bool
+    severity: Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A proven (or competing) explanation of one symptom. score: share of the excess it accounts for, 0 to 1."""
+
+    verdict: str
+    symptom: str
+    score: float
+    confidence: Confidence
+    evidence: Mapping[str, float | str]
+    summary: str
+    remedies: tuple[Remedy, ...]
+    would_change_my_mind: str
+    easing: bool = False
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Advisory:
+    """True without a symptom: shown, never a verdict, never a page."""
+
+    kind: str
+    evidence: Mapping[str, float | str]
+    summary: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """One engine, now. windows: Numbers by window length in seconds, the first is the one verdicts use.
+
+    verdict is None unless serving or a liveness verdict is proven. since: when the verdict was first seen (the
+    page clock of the recording or the process; the document shows wall time where that is known).
+    """
+
+    key: EngineKey
+    role: str | None
+    state: State
+    gauges_stale: bool
+    verdict: str | None
+    confidence: Confidence | None
+    score: float | None
+    summary: str
+    since: float | None
+    previous_verdict: str | None
+    causes: tuple[Cause, ...]
+    symptoms: tuple[Symptom, ...]
+    advisories: tuple[Advisory, ...]
+    missing: tuple[str, ...]
+    windows: Mapping[float, Numbers]
+    restarts: int
+    version: str | None
+    objective_counts: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> Numbers | None:
+        return next(iter(self.windows.values()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """A model's engines (of one role) merged: buckets added, then percentiles; gauges added or their max."""
+
+    model_name: str
+    role: str | None
+    engines: Mapping[str, int]
+    verdict: str | None
+    confidence: Confidence | None
+    causes: tuple[Cause, ...]
+    symptoms: tuple[Symptom, ...]
+    windows: Mapping[float, Numbers]
+    kv_usage_max: float | None
+    kv_usage_mean: float | None
+    worst_engine: str | None
+    outliers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """One target's scrapes. scrape_failures: count by reason since start (a closed set, see sources.scrape)."""
+
+    target: str
+    url: str | None
+    state: State
+    last_error: str | None
+    last_success_age_seconds: float | None
+    scrape_seconds: float | None
+    missing_signals: int = 0
+    restarts: int = 0
+    scrape_failures: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The whole truth of one round: one immutable value, replaced once per round."""
+
+    at: float
+    window_seconds: float
+    engines: tuple[EngineReport, ...] = ()
+    models: tuple[ModelReport, ...] = ()
+    targets: tuple[TargetReport, ...] = ()
