@@ -1,0 +1,136 @@
+"""What an operator may set: windows, objectives, thresholds. Every number a rule compares with has one field here."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from phasewatch.core.durations import parse_duration
+from phasewatch.core.model import Severity
+
+FAMILIES: tuple[str, ...] = ("ttft", "itl", "tpot", "e2e")
+STATISTICS: tuple[str, ...] = ("mean", "p50", "p90", "p99")
+OBJECTIVE_NAMES: tuple[str, ...] = tuple(f"{f}_{s}" for f in FAMILIES for s in STATISTICS) + ("itl_stall",)
+
+Estimator = Literal["sums", "interpolation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Limits in seconds: verdicts and value / limit use warning; critical only raises the severity."""
+
+    warning: float
+    critical: float
+
+
+Limits = Mapping[str, Limit]
+
+_STALL = Limit(1.0, 1.0)
+
+# MLPerf Inference server limits, GuideLLM, reading speed: the source of each row is in docs and conventions 2.5.
+PROFILES: Mapping[str, Limits] = {
+    "interactive": {"ttft_p99": Limit(0.5, 1.0), "itl_p99": Limit(0.05, 0.1), "itl_stall": _STALL},
+    "standard": {"ttft_p99": Limit(2.5, 10.0), "itl_p99": Limit(0.1, 0.2), "itl_stall": _STALL},
+    "large": {"ttft_p99": Limit(7.5, 20.0), "itl_p99": Limit(0.2, 0.3), "itl_stall": _STALL},
+    "batch": {},
+}
+
+
+def _family(name: str) -> str:
+    return name if name == "itl_stall" else name.partition("_")[0]
+
+
+def override(limits: Limits, changes: Limits) -> Limits:
+    """`changes` over `limits`. Naming any objective of a family (ttft, itl, tpot, e2e, itl_stall) replaces that
+    family: who asks for itl_mean does not want the profile's itl_p99 judged as well; the other families stay."""
+    replaced = {_family(name) for name in changes}
+    return {name: limit for name, limit in limits.items() if _family(name) not in replaced} | dict(changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """Limits for every model, and changes for some. An empty mapping judges nothing."""
+
+    limits: Limits = field(default_factory=lambda: PROFILES["standard"])
+    by_model: Mapping[str, Limits] = field(default_factory=dict)
+
+    def of(self, model_name: str) -> Limits:
+        return override(self.limits, self.by_model.get(model_name, {}))
+
+
+class ObjectiveError(ValueError):
+    """An objective that cannot be read: one line that says what and how to write it."""
+
+
+def parse_objectives(texts: Iterable[str], base: Objectives | None = None) -> Objectives:
+    """`NAME=DURATION` or `MODEL:NAME=DURATION` (both limits set to it) over `base` (default: profile standard).
+
+    MODEL may contain colons and slashes: NAME is what follows the last colon before the last "=".
+    Raises ObjectiveError.
+    """
+    base = base or Objectives()
+    general: dict[str, Limit] = {}
+    by_model: dict[str, dict[str, Limit]] = {}
+    for text in texts:
+        left, equals, duration = text.rpartition("=")
+        model, _, name = left.rpartition(":")
+        if not equals or name not in OBJECTIVE_NAMES:
+            raise ObjectiveError(
+                f"objective {text!r}: write NAME=DURATION or MODEL:NAME=DURATION, such as ttft_p99=2.5s;"
+                f" NAME is one of {', '.join(OBJECTIVE_NAMES)}"
+            )
+        try:
+            seconds = parse_duration(duration)
+        except ValueError as error:
+            raise ObjectiveError(f"objective {text!r}: {error}") from None
+        if seconds <= 0:
+            raise ObjectiveError(f"objective {text!r}: the limit must be above zero")
+        (by_model.setdefault(model, {}) if model else general)[name] = Limit(seconds, seconds)
+    merged = {model: override(base.by_model.get(model, {}), limits) for model, limits in by_model.items()}
+    return Objectives(override(base.limits, general), dict(base.by_model) | merged)
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Numbers the rules compare with, each with its reason. All can be overridden in the configuration."""
+
+    proven_score: float = 0.5  # a cause accounts for at least half of the excess
+    tie_score: float = 0.1  # scores this near are equal: the earlier row wins
+    sure_score: float = 0.8  # what confidence "high" asks for
+    min_over: int = 2  # one slow request is no incident
+    stalled_share: float = 0.01  # of the streaming time, the meaning of a p99
+    share_of_requests: float = 0.01  # failing or given up before the first token
+    few_finishes: int = 5  # below this, finish-based phases are anecdotes
+    steady_difference: float = 0.2  # first tokens against finishes in a steady window
+    most_scrapes: float = 0.5
+    at_ceiling_share: float = 0.8  # of the waiting scrapes with running at its maximum
+    prefill_bound_rho: float = 0.5  # more than half of the engine's time is prefill
+    saturated_rho: float = 0.8
+    kv_full_ratio: float = 0.95  # only where the capacity in tokens is unknown
+    stall_ratio: float = 10.0  # p99 / p50 of ITL: a default prefill chunk against one decode step
+    half_objective: float = 0.5  # pace without prefill against a p99 limit: a p99 is not a mean
+    stall_seconds: float = 10.0
+    stall_scrapes: int = 3
+    stall_longest_steps: float = 3.0
+    stall_before_first_finish_seconds: float = 60.0
+    admission_seconds: float = 60.0
+    admission_before_first_finish_seconds: float = 600.0
+    admission_drop_seconds: float = 10.0
+    connections_above_rest: float = 3.0
+    warm_pages: int = 3
+    warm_seconds: float = 10.0
+    down_failures: int = 3
+    busy_core: float = 0.8  # CPU seconds a second of the API server near one core
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """windows: seconds; the first is the one verdicts use. estimator: how percentile values are read."""
+
+    windows: tuple[float, ...] = (60.0, 300.0)
+    objectives: Objectives = field(default_factory=Objectives)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    estimator: Estimator = "sums"
+
+
+def severity_of(limit: Limit, value: float) -> Severity:
+    return "critical" if value > limit.critical else "warning"
