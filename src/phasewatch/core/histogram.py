@@ -1,0 +1,155 @@
+"""Arithmetic on cumulative histograms: increases, merging by edge, counts over a limit, means that can be true."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+from math import inf
+from operator import gt
+from typing import NamedTuple
+
+from phasewatch.core.model import Histogram
+
+# A sum is the difference of two large floats: this much of it may be rounding.
+_ROUNDING = 1e-6
+
+
+class Above(NamedTuple):
+    """Observations over a limit. sure <= interpolated <= possible."""
+
+    sure: float
+    possible: float
+    interpolated: float
+
+
+def increase(before: Histogram, after: Histogram) -> Histogram | None:
+    """What `after` has that `before` had not.
+
+    None where any bucket fell (a restart, for the caller to decide) or the two share no finite edge. The sum may
+    fall without a restart: vLLM can add negative times.
+    """
+    if before.bounds != after.bounds:
+        bounds = _common_edges((before, after))
+        if len(bounds) < 2:
+            return None
+        before, after = _on(before, bounds), _on(after, bounds)
+    if any(map(gt, before.counts, after.counts)):
+        return None
+    return Histogram(
+        bounds=after.bounds,
+        counts=tuple(b - a for a, b in zip(before.counts, after.counts, strict=True)),
+        total=None if before.total is None or after.total is None else after.total - before.total,
+    )
+
+
+def merge(histograms: Iterable[Histogram]) -> Histogram | None:
+    """All observations together, by `le` and never by position; None for none.
+
+    An edge is kept where every histogram knows its count there (see `_knows`). total is None where any lacks it.
+    """
+    parts = tuple(histograms)
+    if not parts:
+        return None
+    bounds = parts[0].bounds
+    if any(part.bounds != bounds for part in parts):
+        bounds = _common_edges(parts)
+        parts = tuple(_on(part, bounds) for part in parts)
+    totals = [part.total for part in parts if part.total is not None]
+    return Histogram(
+        bounds=bounds,
+        counts=tuple(map(sum, zip(*(part.counts for part in parts), strict=True))),
+        total=sum(totals) if len(totals) == len(parts) else None,
+    )
+
+
+def count_above(h: Histogram, limit: float) -> Above:
+    """Observations over `limit`: sure where the whole bucket lies above it, possible where a part of it may.
+
+    interpolated splits the bucket around the limit evenly, as a percentile's interpolation does; past the last
+    finite edge nothing can be split, and none is counted.
+    """
+    at = min(bisect_left(h.bounds, limit), len(h.bounds) - 1)
+    low, high = edges(h, at)
+    counts = monotonic(h)
+    below, through = (counts[at - 1] if at else 0.0), counts[at]
+    possible = counts[-1] - (below if limit < high else through)
+    sure = counts[-1] - (below if limit <= low else through)
+    if limit <= low or limit >= high or high == inf or low == -inf:
+        return Above(sure, possible, sure)
+    return Above(sure, possible, sure + (through - below) * (high - limit) / (high - low))
+
+
+def mean(h: Histogram) -> float | None:
+    """The exact mean; None without observations or sum, or where no observations in these buckets can add up to it."""
+    if h.count <= 0 or h.total is None:
+        return None
+    lowest, highest = sum_limits(h)
+    if not lowest - _ROUNDING * abs(lowest) <= h.total <= highest + _ROUNDING * abs(highest):
+        return None
+    return h.total / h.count
+
+
+def sum_limits(h: Histogram) -> tuple[float, float]:
+    """The least and the most that observations in these buckets can add up to; the most may be inf."""
+    lowest = highest = 0.0
+    for at, count in enumerate(in_buckets(h)):
+        if count:
+            low, high = edges(h, at)
+            lowest += count * low
+            highest += count * high
+    return lowest, highest
+
+
+def in_buckets(h: Histogram) -> tuple[float, ...]:
+    """Observations in each bucket alone. Counts that fall from one edge to the next are held level, as PromQL does."""
+    rising = monotonic(h)
+    return (rising[0], *(b - a for a, b in pairwise(rising)))
+
+
+def monotonic(h: Histogram) -> tuple[float, ...]:
+    """The cumulative counts, never falling: a page written while it was read can show a bucket late."""
+    return tuple(accumulate(h.counts, max))
+
+
+def edges(h: Histogram, at: int) -> tuple[float, float]:
+    """(low, high] of bucket `at`; the first begins at 0, the last ends at inf."""
+    high = h.bounds[at]
+    return (h.bounds[at - 1] if at else 0.0 if high > 0 else -inf), high
+
+
+def bucket_of(h: Histogram, q: float) -> int | None:
+    """The bucket that holds rank ceil(q x count), 0 < q <= 1; None without observations.
+
+    Counts are whole, so the first bucket with at least q x count also has at least ceil(q x count): PromQL's bucket
+    and ours are the same one. The product is PromQL's own float product, rounding included.
+    """
+    if not 0 < q <= 1:
+        raise ValueError(f"a percentile's q lies in (0, 1], not {q}")
+    counts = monotonic(h)
+    return bisect_left(counts, q * counts[-1]) if counts[-1] > 0 else None
+
+
+def bounds_of(h: Histogram, q: float) -> tuple[float, float | None] | None:
+    """The edges between which the true percentile lies; high None above the last finite edge. None without any."""
+    at = bucket_of(h, q)
+    if at is None:
+        return None
+    low, high = edges(h, at)
+    return low, None if high == inf else high
+
+
+def _common_edges(parts: tuple[Histogram, ...]) -> tuple[float, ...]:
+    candidates = sorted({edge for part in parts for edge in part.bounds})
+    return tuple(edge for edge in candidates if all(_knows(part, edge) for part in parts))
+
+
+def _knows(h: Histogram, edge: float) -> bool:
+    """Has the edge, or has nothing in the bucket around it: then the count at the edge is that of the next one below.
+
+    So a histogram whose observations all lie at or below one of its finite edges knows every higher edge.
+    """
+    at = bisect_left(h.bounds, edge)
+    return h.bounds[at] == edge or h.counts[at] == (h.counts[at - 1] if at else 0.0)
+
+
+def _on(h: Histogram, bounds: tuple[float, ...]) -> Histogram:
+    return Histogram(bounds, tuple(h.counts[bisect_left(h.bounds, edge)] for edge in bounds), h.total)
