@@ -1,0 +1,29 @@
+"""The one way durations are written: 250ms, 2.5s, 1m30s, 5m."""
+
+import re
+
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+# Units in falling order, each at most once.
+_SHAPE = re.compile("".join(rf"(?:([0-9]+(?:\.[0-9]+)?){unit})?" for unit in _UNITS))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds, zero or more. Raises ValueError with one line that shows how to write it."""
+    match = _SHAPE.fullmatch(text.strip())
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is no duration; write it like 250ms, 2.5s, 1m30s or 5m")
+    # Milliseconds are divided, so that 300ms is the same float as 0.3.
+    *whole, milliseconds = match.groups(default="0")
+    seconds = sum(float(number) * unit for number, unit in zip(whole, _UNITS.values(), strict=False))
+    return seconds + float(milliseconds) / 1000
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest writing that parse_duration reads back, to a thousandth of a second: 0.25 -> 250ms, 90 -> 1m30s."""
+    milliseconds = round(seconds * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms" if milliseconds else "0s"
+    minutes, rest = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{hours}h" * bool(hours) + f"{minutes}m" * bool(minutes)
+    return text + f"{rest / 1000:g}s" * bool(rest)
