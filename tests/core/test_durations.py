@@ -24,10 +24,11 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "10", "s", "10 s", "-1s", "1s1m", "1s1s", "1e3s", ".5s", "5 parsecs", "10S", "١s"]
+    "text",
+    ["", "10", "s", "10 s", "-1s", "1s1m", "1s1s", "1e3s", ".5s", "5 parsecs", "10S", "\u0661s", "9" * 400 + "s"],
 )
 def test_anything_else_is_refused_with_advice(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration; write it like 250ms, 2.5s, 1m30s or 5m"):
+    with pytest.raises(ValueError, match=r"is no duration; write it like 250ms, 2\.5s, 1m30s or 5m"):
         parse_duration(text)
 
 

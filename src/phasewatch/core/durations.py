@@ -10,8 +10,8 @@ _SHAPE = re.compile("".join(rf"(?:([0-9]+(?:\.[0-9]+)?){unit})?" for unit in _UN
 def parse_duration(text: str) -> float:
     """Seconds, zero or more. Raises ValueError with one line that shows how to write it."""
     match = _SHAPE.fullmatch(text.strip())
-    if match is None or not any(match.groups()):
-        raise ValueError(f"{text!r} is no duration; write it like 250ms, 2.5s, 1m30s or 5m")
+    if match is None or not any(match.groups()) or len(text) > 40:
+        raise ValueError(f"{text[:40]!r} is no duration; write it like 250ms, 2.5s, 1m30s or 5m")
     # Milliseconds are divided, so that 300ms is the same float as 0.3.
     *whole, milliseconds = match.groups(default="0")
     seconds = sum(float(number) * unit for number, unit in zip(whole, _UNITS.values(), strict=False))
