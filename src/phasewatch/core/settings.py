@@ -22,6 +22,9 @@ class Limit:
     critical: float
 
 
+OFF = Limit(float("inf"), float("inf"))  # written where an objective of a more general place is switched off
+
+
 Limits = Mapping[str, Limit]
 
 _STALL = Limit(1.0, 1.0)
@@ -54,7 +57,8 @@ class Objectives:
     by_model: Mapping[str, Limits] = field(default_factory=dict)
 
     def of(self, model_name: str) -> Limits:
-        return override(self.limits, self.by_model.get(model_name, {}))
+        limits = override(self.limits, self.by_model.get(model_name, {}))
+        return {name: limit for name, limit in limits.items() if limit != OFF}
 
 
 class ObjectiveError(ValueError):
