@@ -19,7 +19,7 @@ def estimate(h: Histogram, q: float) -> Estimate | None:
     low, high = edges(h, at)
     if at == len(h.bounds) - 1:
         return Estimate(low, low, None, "above_last_edge")
-    if high <= 0:
+    if at == 0 and high <= 0:
         return Estimate(high, low, high, "below_first_edge")
     counts = monotonic(h)
     below = counts[at - 1] if at else 0.0
