@@ -1,0 +1,70 @@
+# `make help` lists the targets. Nothing here needs more than python3, make and, for the tests, Debian's apt-get.
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+DEMO_FOR ?=
+PYTEST_ARGS ?= -n 2
+LOCK_ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --no-input --disable-pip-version-check
+export PIP_ROOT_USER_ACTION := ignore
+# Debian's Prometheus, Alertmanager and their tools, unpacked under .cache/debian/SUITE. bookworm is the pinned pair;
+# testing carries the newest one and is left out, with its reason, where it cannot be fetched.
+PINNED_TOOLS := .cache/debian/bookworm/fetched
+NEWEST_TOOLS := .cache/debian/testing/fetched
+LINTED := src tests
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint tools browser lock clean newest-tools
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: .venv/.runtime ## run phasewatch on shipped recordings; DEMO_FOR=25s stops it by itself
+	@$(BIN)/phasewatch demo $(if $(DEMO_FOR),--for $(DEMO_FOR))
+
+test: lint tools browser ## lint, then all tests; PYTEST_ARGS="-k name" narrows them
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/.dev ## ruff and mypy
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
+	$(BIN)/mypy
+
+tools: $(PINNED_TOOLS) newest-tools ## fetch the Prometheus and Alertmanager that the tests use
+
+$(PINNED_TOOLS): scripts/fetch-tools.sh
+	@scripts/fetch-tools.sh bookworm
+
+# Tried again on every run until it is there, since a test run must not hang on it.
+newest-tools:
+	@test -e $(NEWEST_TOOLS) || scripts/fetch-tools.sh testing || \
+		echo "make: going on without Debian testing's Prometheus; its tests will be skipped" >&2
+
+browser: ## install Debian's chromium where it is missing and we are root
+	@if test -x /usr/bin/chromium; then :; \
+	elif test "$$(id -u)" = 0; then scripts/apt-install.sh chromium; \
+	else echo "make: no /usr/bin/chromium and not root: browser tests will be skipped" >&2; fi
+
+.venv/.made: scripts/make-venv.sh
+	@scripts/make-venv.sh $(PYTHON)
+	@touch $@
+
+# Enough to run phasewatch. The project is installed in place, so a change under src/ needs no new install.
+.venv/.runtime: .venv/.made requirements/runtime.txt requirements/build.txt pyproject.toml
+	$(PIP) install --require-hashes -r requirements/runtime.txt -r requirements/build.txt
+	$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+.venv/.dev: .venv/.runtime requirements/dev.txt
+	$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(LOCK_ARGS)
+lock: .venv/.dev ## rewrite requirements/ from pyproject.toml; LOCK_ARGS=--upgrade takes newer releases
+	$(LOCK) pyproject.toml -o requirements/runtime.txt
+	$(LOCK) --group build -o requirements/build.txt
+	$(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt
+
+clean: ## remove everything that make made
+	rm -rf .venv .cache dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
