@@ -1,0 +1,117 @@
+"""Where the time went: queue, prefill, decode and front end from exact sums; prefill's share of the engine's time."""
+
+from phasewatch.core.histogram import mean, sum_limits
+from phasewatch.core.model import Histogram, Phase, Phases, Window
+from phasewatch.core.settings import Thresholds
+
+_ENOUGH_FOR_FRONTEND = 5  # first tokens and finishes each
+
+
+def mean_of(window: Window, name: str) -> float | None:
+    """The exact mean of a histogram signal over the window; None where unknown or impossible."""
+    histogram = window.histograms.get(name)
+    return None if histogram is None else mean(histogram)
+
+
+def count_of(window: Window, name: str) -> float:
+    histogram = window.histograms.get(name)
+    return 0.0 if histogram is None else histogram.count
+
+
+def steady(window: Window, thresholds: Thresholds) -> bool:
+    """Whether first tokens and finishes are of about the same requests, so that their means may be subtracted."""
+    first, finished = count_of(window, "ttft"), count_of(window, "e2e")
+    return (
+        min(first, finished) >= _ENOUGH_FOR_FRONTEND
+        and abs(first - finished) <= thresholds.steady_difference * max(first, finished)
+    )
+
+
+def frontend_seconds(window: Window, thresholds: Thresholds) -> float | None:
+    """TTFT - queue - prefill of a steady window: time outside the engine before the first token. Never negative."""
+    ttft, queue, prefill = (mean_of(window, name) for name in ("ttft", "queue", "prefill"))
+    if ttft is None or queue is None or prefill is None or not steady(window, thresholds):
+        return None
+    outside = ttft - queue - prefill
+    return outside if outside >= 0 else None
+
+
+def output_lag_seconds(window: Window, thresholds: Thresholds) -> float | None:
+    """e2e - TTFT - decode of a steady window: time outside the engine after the first token. Never negative."""
+    e2e, ttft, decode = (mean_of(window, name) for name in ("e2e", "ttft", "decode"))
+    if e2e is None or ttft is None or decode is None or not steady(window, thresholds):
+        return None
+    lag = e2e - ttft - decode
+    return lag if lag >= 0 else None
+
+
+def phases(window: Window, thresholds: Thresholds) -> Phases:
+    """Means of the requests that finished in the window, and each one's share of the known means' sum."""
+    means = {
+        "queue": mean_of(window, "queue"),
+        "prefill": mean_of(window, "prefill"),
+        "decode": mean_of(window, "decode"),
+        "frontend": frontend_seconds(window, thresholds),
+    }
+    known = sum(value for value in means.values() if value is not None)
+    return Phases(
+        **{
+            name: Phase(value, None if value is None or known <= 0 else value / known) for name, value in means.items()
+        }
+    )
+
+
+def computed_prompt_tokens(window: Window) -> float | None:
+    """Prompt tokens that prefill really computed: the cached part costs nothing (prompt_tokens_total includes it)."""
+    increases = window.increases
+    if "computed_prompt_tokens" in increases:
+        return increases["computed_prompt_tokens"]
+    if "prompt_tokens" not in increases:
+        return None
+    # 0.8.5 counts prefix hits in blocks; the ratio is free of the unit.
+    queries, hits = increases.get("prefix_queries", 0.0), increases.get("prefix_hits", 0.0)
+    return increases["prompt_tokens"] * (1 - min(hits / queries, 1.0) if queries > 0 else 1.0)
+
+
+def prompt_steps(window: Window) -> float | None:
+    """Engine steps that carried a prompt: iterations of more tokens than requests ever ran at once (one each)."""
+    iterations, running = window.histograms.get("iteration_tokens"), window.gauges.get("running")
+    if iterations is None or running is None:
+        return None
+    return above_covering_edge(iterations, running.max)
+
+
+def above_covering_edge(histogram: Histogram, value: float) -> float | None:
+    """Observations above the lowest finite edge >= value; None where no finite edge covers it."""
+    for edge, count in zip(histogram.bounds[:-1], histogram.counts[:-1], strict=True):
+        if edge >= value:
+            return histogram.count - count
+    return None
+
+
+def rho(window: Window, seconds_per_token: float | None = None) -> float | None:
+    """Prefill's share of the engine's time, 0 to 1; None where it cannot be told.
+
+    Computed prompt tokens per second x seconds per computed token. The latter is the engine's own past at
+    running <= 1, else mean prefill time / (computed tokens / steps that carried a prompt). Several API servers
+    over-count iterations: without a process start time on the page (single process) only the own past will do.
+    """
+    computed = computed_prompt_tokens(window)
+    if computed is None or window.seconds <= 0:
+        return None
+    if computed == 0:
+        return 0.0
+    if seconds_per_token is None:
+        prefill, carried = mean_of(window, "prefill"), prompt_steps(window)
+        if prefill is None or not carried or "start_time" not in window.gauges:
+            return None
+        seconds_per_token = prefill / (computed / carried)
+    return min(1.0, computed / window.seconds * seconds_per_token)
+
+
+def trusted(histogram: Histogram | None) -> bool:
+    """Whether a histogram's sum can be true for its buckets (vLLM can add uptime-sized or negative values)."""
+    if histogram is None or histogram.total is None:
+        return False
+    low, high = sum_limits(histogram)
+    return low <= histogram.total <= high
