@@ -1,0 +1,220 @@
+"""What an engine is doing, whatever its latencies: progress between pages, hangs, and the verdict that is held."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from phasewatch.core.model import Snapshot, Step
+from phasewatch.core.settings import Thresholds
+
+# Any of these growing means that the engine made a step.
+_STEPPING_COUNTERS = ("generation_tokens", "prompt_tokens", "preemptions", "finished")
+_STEPPING_HISTOGRAMS = ("ttft", "itl", "iteration_tokens", "e2e")
+# Scheduler gauges are set at the end of a step: a change is one too (a long chunked prefill moves only these).
+_STEPPING_GAUGES = ("running", "waiting", "kv_usage")
+# A histogram's edges are coarse: clients that all left at once may be over-counted by an early finish or two.
+_ABOUT_ALL = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one engine has shown since its start, updated page by page. Times are the pages' clock in seconds."""
+
+    last_at: float
+    moved_at: float
+    quiet_scrapes: int = 0
+    longest_step: float = 0.0
+    has_finished: bool = False
+    work: float = 0.0  # running + waiting now
+    http_known: bool = False
+    http_since_move: float = 0.0
+    http_quiet_scrapes: int = 0
+    left_when_stopped: float = 0.0  # HTTP finishes without an engine finish in the last two moving steps
+    left_before: float = 0.0
+    fds_at_move: float | None = None
+    fds: float | None = None
+    fds_rising_scrapes: int = 0
+    admitted_at: float = 0.0
+    waiting_scrapes: int = 0
+    running_at_finish: float | None = None  # running after the last finish that nobody's admission followed
+    finished_at: float = 0.0
+    finish_scrapes: int = 0
+    longest_request: float = 0.0
+    tokens_flow: bool = False
+
+
+def begin(page: Snapshot) -> Progress:
+    """The memory of an engine at its first page, or at the first page after a restart."""
+    return _with_page(Progress(page.at, page.at, admitted_at=page.at, fds_at_move=page.gauges.get("open_fds")), page)
+
+
+def stepped(step: Step) -> bool:
+    """Whether the engine made at least one step in the interval."""
+    return (
+        step.restarted
+        or any(step.increases.get(name, 0.0) > 0 for name in _STEPPING_COUNTERS)
+        or any(step.histograms[name].count > 0 for name in _STEPPING_HISTOGRAMS if name in step.histograms)
+        or any(step.before.get(name) != step.after.get(name) for name in _STEPPING_GAUGES)
+    )
+
+
+def work_in_hand(gauges: Mapping[str, float]) -> float:
+    """running + waiting of one page's gauges."""
+    return gauges.get("running", 0.0) + gauges.get("waiting", 0.0)
+
+
+def advance(progress: Progress, step: Step, page: Snapshot, thresholds: Thresholds) -> Progress:
+    """The memory after one more page. A proven stall does not count as the longest step it ends in."""
+    if step.restarted:
+        return begin(page)
+    http = step.increases.get("http_finishes", 0.0)
+    left = max(0.0, http - step.increases.get("finished", 0.0))
+    now = _with_page(progress, page)
+    now = replace(
+        now,
+        http_known="http_finishes" in step.increases,
+        http_quiet_scrapes=0 if http > 0 else progress.http_quiet_scrapes + 1,
+        fds_rising_scrapes=_rising(progress, page),
+        tokens_flow=step.increases.get("generation_tokens", 0.0) > 0,
+    )
+    now = _admission(now, step, page)
+    if not stepped(step):
+        return replace(now, quiet_scrapes=progress.quiet_scrapes + 1, http_since_move=progress.http_since_move + http)
+    quiet = step.start - progress.moved_at
+    stalled = engine_stall(progress, thresholds) is not None
+    return replace(
+        now,
+        moved_at=page.at,
+        quiet_scrapes=0,
+        http_since_move=0.0,
+        left_before=progress.left_when_stopped,
+        left_when_stopped=left,
+        longest_step=progress.longest_step if stalled or progress.work == 0 else max(progress.longest_step, quiet),
+        fds_at_move=page.gauges.get("open_fds"),
+        fds_rising_scrapes=0,
+    )
+
+
+def _with_page(progress: Progress, page: Snapshot) -> Progress:
+    e2e = page.histograms.get("e2e")
+    longest = progress.longest_request
+    if e2e is not None and e2e.count > 0:
+        finite = [edge for edge in e2e.bounds[:-1]]
+        # The bucket of the slowest request ends at the first edge that has them all.
+        longest = next(
+            (edge for edge, count in zip(finite, e2e.counts, strict=False) if count == e2e.count),
+            finite[-1] if finite else 0.0,
+        )
+    return replace(
+        progress,
+        last_at=page.at,
+        work=work_in_hand(page.gauges),
+        has_finished=(e2e is not None and e2e.count > 0) or page.counters.get("finished", 0.0) > 0,
+        fds=page.gauges.get("open_fds"),
+        longest_request=longest,
+    )
+
+
+def _rising(progress: Progress, page: Snapshot) -> int:
+    fds = page.gauges.get("open_fds")
+    if fds is None or progress.fds is None or fds < progress.fds:
+        return 0
+    return progress.fds_rising_scrapes + 1
+
+
+def _admission(now: Progress, step: Step, page: Snapshot) -> Progress:
+    """When somebody was last admitted, or nobody waited for room; and whether running only fell since a finish."""
+    waiting = page.gauges.get("waiting_capacity", page.gauges.get("waiting", 0.0))
+    running = page.gauges.get("running", 0.0)
+    first_tokens = "ttft" in step.histograms and step.histograms["ttft"].count > 0
+    finished = step.increases.get("finished", 0.0) > 0
+    if waiting <= 0 or first_tokens:
+        return replace(now, admitted_at=page.at, waiting_scrapes=0, running_at_finish=None, finish_scrapes=0)
+    now = replace(now, waiting_scrapes=now.waiting_scrapes + 1)
+    if finished and running < step.before.get("running", 0.0):
+        return replace(now, running_at_finish=running, finished_at=page.at, finish_scrapes=0)
+    if now.running_at_finish is not None and running <= now.running_at_finish:
+        return replace(now, finish_scrapes=now.finish_scrapes + 1)
+    return replace(now, running_at_finish=None, finish_scrapes=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A proven standstill. since: the last page that showed movement. why: which of the two readings proved it."""
+
+    kind: str  # engine_stalled or admission_stalled
+    since: float
+    seconds: float
+    certain: bool
+    why: str
+
+
+def clients_left(progress: Progress) -> bool:
+    """Whether the gauges stand still because all clients hung up: HTTP finishes rose by about the work in hand."""
+    left = progress.left_when_stopped + progress.left_before + progress.http_since_move
+    return progress.http_known and progress.work > 0 and left >= max(1.0, _ABOUT_ALL * progress.work)
+
+
+def engine_stall(progress: Progress, thresholds: Thresholds) -> Stall | None:
+    """Whether the engine stands still with work in hand (or, with none on its gauges, with connections piling up)."""
+    quiet = progress.last_at - progress.moved_at
+    needed = max(thresholds.stall_seconds, thresholds.stall_longest_steps * progress.longest_step)
+    if not progress.has_finished:
+        needed = max(needed, thresholds.stall_before_first_finish_seconds)
+    if progress.quiet_scrapes < thresholds.stall_scrapes or quiet < needed:
+        return None
+    if progress.work > 0:
+        if clients_left(progress) or progress.http_quiet_scrapes < thresholds.stall_scrapes:
+            return None
+        return Stall("engine_stalled", progress.moved_at, quiet, progress.http_known, "work")
+    piling = (
+        progress.fds is not None
+        and progress.fds_at_move is not None
+        and progress.fds - progress.fds_at_move >= thresholds.connections_above_rest
+        and progress.fds_rising_scrapes >= thresholds.stall_scrapes
+        and progress.http_quiet_scrapes >= thresholds.stall_scrapes
+    )
+    return Stall("engine_stalled", progress.moved_at, quiet, False, "connections") if piling else None
+
+
+def admission_stall(progress: Progress, thresholds: Thresholds, *, kv_short: bool) -> Stall | None:
+    """Whether requests wait for room while tokens flow and nobody is let in."""
+    waited = progress.last_at - progress.admitted_at
+    needed = max(thresholds.admission_seconds, thresholds.stall_longest_steps * progress.longest_request)
+    if not progress.has_finished:
+        needed = thresholds.admission_before_first_finish_seconds
+    if progress.waiting_scrapes >= thresholds.stall_scrapes and waited >= needed and progress.tokens_flow:
+        return Stall("admission_stalled", progress.admitted_at, waited, True, "nobody admitted")
+    since_finish = progress.last_at - progress.finished_at
+    if (
+        progress.running_at_finish is not None
+        and not kv_short  # the head of the queue may rightly wait for more room than one finish frees
+        and progress.finish_scrapes >= thresholds.stall_scrapes
+        and since_finish >= thresholds.admission_drop_seconds
+    ):
+        return Stall("admission_stalled", progress.finished_at, since_finish, True, "room left unused")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The verdict shown, since when, what it was before, and a challenger that was seen once."""
+
+    verdict: str | None = None
+    since: float | None = None
+    previous: str | None = None
+    challenger: str | None = None
+    challenger_since: float | None = None
+
+
+def hold(held: Held, verdict: str | None, at: float, *, at_once: bool) -> Held:
+    """The next held verdict: a new one is taken when two evaluations in a row agree, or at once where asked for.
+
+    None (idle, down, warming up) is taken at once, and so is the first verdict after it.
+    """
+    if verdict == held.verdict:
+        return replace(held, challenger=None, challenger_since=None)
+    if at_once or verdict is None or held.verdict is None:
+        return Held(verdict, None if verdict is None else at, held.verdict or held.previous)
+    if verdict == held.challenger:
+        return Held(verdict, held.challenger_since, held.verdict)
+    return replace(held, challenger=verdict, challenger_since=at)
