@@ -26,7 +26,7 @@ class Signal:
     scope "engine": labels model_name, engine. "page": one value for the whole server (no engine label), stored in
     Page.http and, where the page has one engine, not attributable to another. merge says how series of one engine
     that differ in other labels join: "sum" for counters and split gauges, "max" where one process owns the truth.
-    lazy: the web server makes a child only at its first event, so a family that is declared without it counts 0.
+    lazy: the server makes a child only at its first event, so a family that is there without it counts 0.
     fleet: how engines of a model join.
     """
 
@@ -46,8 +46,8 @@ def _gauge(name: str, unit: Unit, *names: str, fleet: Literal["sum", "max"] = "s
     return Signal(name, "gauge", unit, names, {k: (v,) for k, v in where.items()}, fleet=fleet)
 
 
-def _counter(name: str, unit: Unit, *names: str, **where: str) -> Signal:
-    return Signal(name, "counter", unit, names, {k: (v,) for k, v in where.items()}, merge="sum")
+def _counter(name: str, unit: Unit, *names: str, lazy: bool = False, **where: str) -> Signal:
+    return Signal(name, "counter", unit, names, {k: (v,) for k, v in where.items()}, merge="sum", lazy=lazy)
 
 
 def _histogram(name: str, unit: Unit, *names: str) -> Signal:
@@ -86,9 +86,10 @@ CATALOG: tuple[Signal, ...] = (
     _counter("external_prefix_queries", "tokens", "external_prefix_cache_queries_total"),  # 0.11.1
     _counter("external_prefix_hits", "tokens", "external_prefix_cache_hits_total"),
     _counter("finished", "requests", "request_success_total"),
-    _counter("finished_stop", "requests", "request_success_total", finished_reason="stop"),
-    _counter("finished_length", "requests", "request_success_total", finished_reason="length"),
-    _counter("finished_abort", "requests", "request_success_total", finished_reason="abort"),
+    # Lazy in the Rust frontend only. error is not: before 0.13 its absence says nothing.
+    _counter("finished_stop", "requests", "request_success_total", lazy=True, finished_reason="stop"),
+    _counter("finished_length", "requests", "request_success_total", lazy=True, finished_reason="length"),
+    _counter("finished_abort", "requests", "request_success_total", lazy=True, finished_reason="abort"),
     _counter("finished_error", "requests", "request_success_total", finished_reason="error"),  # 0.13
     _counter("spec_drafts", "events", "spec_decode_num_drafts_total"),
     _counter("spec_draft_tokens", "tokens", "spec_decode_num_draft_tokens_total"),

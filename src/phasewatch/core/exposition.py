@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf, isfinite, isnan
 from typing import Literal, NamedTuple
 
-from phasewatch.core.catalog import CATALOG, PREFIXES, Signal
+from phasewatch.core.catalog import BY_NAME, CATALOG, PREFIXES, Signal
 from phasewatch.core.model import Histogram, Page, Snapshot
 
 PROBLEMS_KEPT = 20
@@ -26,17 +26,17 @@ _PAGE: _EngineId = ("", "")
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ITEM = rf"[ \t]*+(?:{_QUOTED}(?:[ \t]*+=[ \t]*+{_QUOTED})?+|[a-zA-Z_]\w*+[ \t]*+=[ \t]*+{_QUOTED})[ \t]*+"
 _BLOCK = rf"\{{((?:{_ITEM}(?:,{_ITEM})*+,?+)?+[ \t]*+)\}}"
-_NUMBER = r"[-+.0-9a-zA-Z]++"
+_NUMBER, _TIME = r"[-+.0-9a-zA-Z]++", r"[-+.0-9eE]++"
 _SAMPLE = re.compile(
     rf"[ \t]*+([a-zA-Z_:][\w:]*+)?+[ \t]*+(?:{_BLOCK})?+[ \t]*+(?<=[ \t}}])({_NUMBER})"
-    rf"(?:[ \t]++{_NUMBER})?+(?:[ \t]*+\#[ \t]*+{_BLOCK}[ \t]*+{_NUMBER}(?:[ \t]++{_NUMBER})?+)?+[ \t\r]*+",
+    rf"(?:[ \t]++{_TIME})?+(?:[ \t]*+\#[ \t]*+{_BLOCK}[ \t]*+{_NUMBER}(?:[ \t]++{_TIME})?+)?+[ \t\r]*+",
     re.ASCII,
 )
 _LABEL = re.compile(
     r'(?:"((?:[^"\\]|\\.)*+)"|([a-zA-Z_]\w*+))(?:[ \t]*+=[ \t]*+"((?:[^"\\]|\\.)*+)")?+', re.ASCII
 )  # fmt: skip
 _ESCAPE = re.compile(r'\\[\\"n]')
-_DECLARATION = re.compile(r"[ \t]*#[ \t]*(?:HELP|TYPE)[ \t]+(\S+)")
+_DECLARATION = re.compile(r"#[ \t]*(?:HELP|TYPE)[ \t]+(\S+)")
 
 
 class ExpositionError(ValueError):
@@ -54,22 +54,18 @@ def parse(text: str, *, at: float, content_type: str = "text/plain") -> Page:
 
     scalars = {row.name: _joined(row, raw) for row in CATALOG if row.kind in ("gauge", "counter")}
     histograms = {row.name: _histograms(row, raw) for row in CATALOG if row.kind == "histogram"}
-    ids = sorted({id_ for found in (*scalars.values(), *histograms.values()) for id_ in found} - {_PAGE})
+    ids = sorted({*chain.from_iterable(scalars.values()), *chain.from_iterable(histograms.values())} - {_PAGE})
     page_wide = {name: found[_PAGE] for name, found in scalars.items() if _PAGE in found}
+    # Page-wide numbers belong to an engine only where it is the page's only one; all share the start of their server.
+    shared = page_wide if len(ids) == 1 else {name: page_wide[name] for name in page_wide if name == "start_time"}
 
     engines = {}
     for id_ in ids:
-        gauges, counters = _info(id_, len(ids), raw), {}
-        for row in CATALOG:
-            value = scalars.get(row.name, {}).get(id_)
-            # Page-wide numbers belong to an engine only where it is the page's only one; all share one process start.
-            if row.scope == "page" and (len(ids) == 1 or row.name == "start_time"):
-                value = page_wide.get(row.name)
-            if value is not None:
-                (gauges if row.kind == "gauge" else counters)[row.name] = value
-        engines[id_] = Snapshot(
-            at, gauges, counters, {name: found[id_] for name, found in histograms.items() if id_ in found}
-        )
+        own = {name: found[id_] for name, found in scalars.items() if id_ in found} | shared
+        gauges = {name: value for name, value in own.items() if BY_NAME[name].kind == "gauge"}
+        counters = {name: value for name, value in own.items() if BY_NAME[name].kind == "counter"}
+        seen = {name: found[id_] for name, found in histograms.items() if id_ in found}
+        engines[id_] = Snapshot(at, gauges | _info(id_, len(ids), raw), counters, seen)
     return Page(
         at=at,
         engines=engines,
@@ -131,27 +127,26 @@ def _read(text: str) -> _Raw:
     raw = _Raw()
     # Only "\n" ends a line: label values may hold what str.splitlines takes for line ends.
     for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith("#") or not line or line.isspace():
-            if declaration := _DECLARATION.match(line):
+        bare = line.strip(" \t\r")
+        if not bare or bare[0] == "#":
+            if declaration := _DECLARATION.match(bare):
                 raw.declared.add(declaration[1])
             continue
         try:
             name, block, value = _sample(line)
         except ValueError:
-            if not line.lstrip().startswith("#"):
-                raw.problems.add(f"line {number} cannot be read: {_shortened(line)}")
+            raw.problems.add(f"line {number} cannot be read: {_shortened(line)}")
             continue
         raw.good_lines += 1
         if name.startswith(PREFIXES) and "server" in block and "server" in _labels(block).values:
             raw.router = True
-        elif name in _WANTED:
+        elif name in _WANTED and not (isnan(value) and name not in _HISTOGRAM_PARTS):
             if problem := _unusable(name, block, value):
                 raw.problems.add(f"line {number} {problem}: {_shortened(line)}")
-            elif block in raw.samples[name]:
+                continue
+            if block in raw.samples[name]:
                 raw.problems.add(f"line {number} repeats a series, the later value is taken: {_shortened(line)}")
-                raw.samples[name][block] = value
-            elif not isnan(value) or name in _HISTOGRAM_PARTS:
-                raw.samples[name][block] = value
+            raw.samples[name][block] = value
     return raw
 
 
@@ -210,8 +205,9 @@ _TRUTH: Mapping[str, str] = {"True": "1", "False": "0"}
 
 
 def _shortened(line: str) -> str:
+    """Quoted, so that what a broken page holds cannot touch the terminal that shows it."""
     line = line.strip()
-    return line if len(line) <= 80 else line[:77] + "..."
+    return repr(line if len(line) <= 80 else line[:77] + "...")
 
 
 # --- the page as a whole ------------------------------------------------------------------------------------------
@@ -225,10 +221,10 @@ def _refuse_untrustworthy(text: str, raw: _Raw, content_type: str) -> None:
         raise ExpositionError(
             "the page is HTML, not metrics; check the URL's path and what stands in front of the server"
         )
-    ended = body.endswith("# EOF")
+    ended = body.rpartition("\n")[2] == "# EOF"
     if not (raw.good_lines or raw.declared or ended):
         what = "the page is JSON, not metrics" if body[0] in "{[" else "the page has no line of metrics"
-        raise ExpositionError(f"{what}; it begins {_shortened(body.partition(chr(10))[0])!r}")
+        raise ExpositionError(f"{what}; it begins {_shortened(body.partition(chr(10))[0])}")
     if "application/openmetrics-text" in content_type.lower() and not ended:
         raise ExpositionError("the page was cut: OpenMetrics without # EOF at its end")
     if not (ended or text.endswith("\n")):
@@ -277,15 +273,17 @@ def _joined(row: Signal, raw: _Raw) -> dict[_EngineId, float]:
         here: dict[_EngineId, float] = {}
         for labels, value in _rows(raw, name):
             if any(labels.values.get(label) not in allowed for label, allowed in row.where.items()):
-                continue
+                if not row.lazy:
+                    continue
+                value = 0.0
             id_ = labels.id if row.scope == "engine" else _PAGE
             if id_ not in here:
                 here[id_] = value
             else:
                 here[id_] = max(here[id_], value) if row.merge == "max" else here[id_] + value
         found = here | found
-    if row.lazy and not found and any(name in raw.declared or name in raw.samples for name in _SPELLINGS[row.name]):
-        return {_PAGE: 0.0}
+    if row.lazy and row.scope == "page" and raw.declared.intersection(_SPELLINGS[row.name]):
+        found.setdefault(_PAGE, 0.0)
     return found
 
 
@@ -305,7 +303,7 @@ def _histograms(row: Signal, raw: _Raw) -> dict[_EngineId, Histogram]:
             try:
                 found[id_] = _histogram(edges.get(id_, {}), counts.get(id_), sums.get(id_))
             except ValueError as problem:
-                raw.problems.add(f"{name} of engine {id_[1]} of {id_[0]} is left out: {problem}")
+                raw.problems.add(f"{name} of engine {id_[1]!r} of model {id_[0]!r} is left out: {problem}")
     return {id_: histogram for id_, histogram in found.items() if histogram is not None}
 
 
