@@ -47,6 +47,12 @@ apt download promtool >>"$work/log" 2>&1 || true
 for deb in "$work"/debs/*.deb; do
     dpkg -x "$deb" "$home/root" || fail "$(basename "$deb") could not be unpacked"
 done
+# Debian's Alertmanager reads its templates from an absolute path. The same number of characters that mean "here" let
+# it run from where it was unpacked: it is to be started in usr/share/prometheus/alertmanager.
+installed=/usr/share/prometheus/alertmanager
+here=./././././././././././././././././
+[ ${#here} = ${#installed} ] || fail "the two template paths differ in length"
+LC_ALL=C sed -i "s#$installed#$here#g" "$home/root/usr/bin/prometheus-alertmanager"
 for tool in prometheus promtool prometheus-alertmanager amtool; do
     "$home/root/usr/bin/$tool" --version >>"$work/log" 2>&1 || fail "$tool does not run on this machine"
 done
