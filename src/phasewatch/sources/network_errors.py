@@ -1,0 +1,68 @@
+"""What went wrong below HTTP, in words for people; the libraries' own texts are of classes and objects."""
+
+import errno
+import http.client
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+
+import requests
+import urllib3
+
+
+def explain(error: BaseException, connect: float, read: float) -> tuple[str, str]:
+    """(reason of scrape.REASONS, one line) for what requests, urllib3 or the system raised.
+
+    connect, read: the timeouts in force, in seconds.
+    """
+    chain = list(causes(error))
+    if isinstance(error, requests.ConnectTimeout):
+        return (
+            "timeout",
+            f"no connection within {connect:g} s; check that the server is up and no firewall is between",
+        )
+    if isinstance(error, requests.Timeout) or any(isinstance(e, urllib3.exceptions.ReadTimeoutError) for e in chain):
+        return "timeout", f"nothing came for {read:g} s; the server is overloaded or stands still"
+    for cause in chain:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                "tls",
+                f"its certificate is not trusted ({cause.verify_message}); set ca_file, or check the host name",
+            )
+        if isinstance(cause, ssl.SSLError):
+            return "tls", "TLS cannot be agreed on; if the server speaks plain HTTP there, write http://"
+        if isinstance(cause, socket.gaierror):
+            return "connect", "the host name does not resolve; check its spelling and the DNS"
+        if isinstance(cause, http.client.IncompleteRead):
+            return "truncated", "the page ended before its announced length; it is discarded as a whole"
+    number = system_error(error)
+    if number == errno.ECONNREFUSED:
+        return "connect", "connection refused; nothing listens there: check the port, and that the server is up"
+    if number is not None:
+        return "connect", f"{lower_first(os.strerror(number))}; check the address and the network"
+    if any(isinstance(e, urllib3.exceptions.ProtocolError) and "without response" in str(e) for e in chain):
+        return "connect", "closed the connection without an answer; if the server expects TLS there, write https://"
+    return "protocol", "what answers there does not speak proper HTTP; check the port"
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that it came from; libraries hide the system's error in arguments, reasons and causes."""
+    waiting, seen = [error], set()
+    while waiting:
+        current = waiting.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        hidden = (*current.args, getattr(current, "reason", None), current.__cause__, current.__context__)
+        waiting += [inner for inner in hidden if isinstance(inner, BaseException)]
+
+
+def system_error(error: BaseException) -> int | None:
+    numbers = (cause.errno for cause in causes(error) if isinstance(cause, OSError) and cause.errno in errno.errorcode)
+    return next(numbers, None)
+
+
+def lower_first(text: str | None) -> str:
+    return text[:1].lower() + text[1:] if text else "cannot be read"

@@ -1,0 +1,113 @@
+"""Bytes -> the text of a metrics page, the same way for a live scrape and for a recorded file."""
+
+import json
+import re
+import zlib
+
+MAX_PAGE_BYTES = 64 * 1024 * 1024  # a vLLM page is 50 to 400 kB
+GZIP_MAGIC = b"\x1f\x8b"
+OPENMETRICS = "application/openmetrics-text"
+# A line only a metrics page has: a comment of the format, or a name with an optional label set and a number.
+_METRICS_LINE = re.compile(
+    r"^[ \t]*(?:#[ \t]*(?:HELP|TYPE|UNIT|EOF)\b"
+    r"|(?:[A-Za-z_:][\w:]*(?<!:)(?:\{.*\})?|\{.*\})[ \t]+[-+]?(?:\d|\.\d|Inf|NaN))",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+class PageError(ValueError):
+    """This is no whole metrics page. reason: one of scrape.REASONS; the message is one line that can follow a place."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class Gunzip:
+    """Decompresses piece by piece, strictly, and never to more than `limit` bytes. Every method raises PageError.
+
+    The decoders of HTTP libraries take a stream that is cut short or followed by junk as complete.
+    """
+
+    def __init__(self, limit: int = MAX_PAGE_BYTES) -> None:
+        self._limit = limit
+        self._size = 0
+        self._decoder = zlib.decompressobj(wbits=31)
+
+    def feed(self, data: bytes) -> bytes:
+        out = bytearray()
+        while data:
+            if self._decoder.eof:  # gzip allows several members one after the other
+                if not data.startswith(GZIP_MAGIC[: len(data)]):
+                    raise PageError(
+                        "encoding", "something follows the end of the gzip data; a proxy may edit compressed pages"
+                    )
+                self._decoder = zlib.decompressobj(wbits=31)
+            try:
+                piece = self._decoder.decompress(data, self._limit - self._size + 1)
+            except zlib.error:
+                raise PageError(
+                    "encoding", "announced as gzip but cannot be decompressed; a proxy may edit pages"
+                ) from None
+            self._size += len(piece)
+            if self._size > self._limit:
+                raise too_large(self._limit)
+            out += piece
+            data = self._decoder.unconsumed_tail or self._decoder.unused_data
+        return bytes(out)
+
+    def finish(self) -> None:
+        if not self._decoder.eof:
+            raise PageError("truncated", "the gzip data ends in the middle; the page is discarded as a whole")
+
+
+def too_large(limit: int) -> PageError:
+    size = f"{limit // (1024 * 1024)} MiB" if limit >= 1024 * 1024 else f"{limit} bytes"
+    return PageError(
+        "too_large", f"the page is larger than {size}; this is no page of a vLLM server, or the limit is too low"
+    )
+
+
+def gunzip(data: bytes, limit: int = MAX_PAGE_BYTES) -> bytes:
+    """All of `data` decompressed. Raises PageError."""
+    decoder = Gunzip(limit)
+    out = decoder.feed(data)
+    decoder.finish()
+    return out
+
+
+def page_text(body: bytes, content_type: str = "") -> str:
+    """The page's text. Raises PageError: empty, still compressed, not UTF-8, cut short, or no metrics page."""
+    if body.startswith(GZIP_MAGIC):
+        raise PageError("encoding", "compressed twice; a proxy may compress pages that are compressed already")
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PageError("encoding", f"not UTF-8 text at byte {error.start}") from None
+    if not text.strip():
+        raise PageError("empty", "the page is empty; the server lives but says nothing (check its metrics settings)")
+    # HTML first: its style sheets may hold lines that look like samples.
+    if text.lstrip().startswith("<") or not _METRICS_LINE.search(text):
+        raise PageError(
+            "not_metrics", f"{_kind(text, content_type)} came instead of a metrics page; check the address and path"
+        )
+    if content_type.lower().startswith(OPENMETRICS) and not text.rstrip().endswith("# EOF"):
+        raise PageError("truncated", "the page ends before its '# EOF' line; it is discarded as a whole")
+    return text
+
+
+def _kind(text: str, content_type: str) -> str:
+    start = text.lstrip()[:200].lower()
+    if start.startswith(("<!doctype html", "<html")) or "text/html" in content_type.lower():
+        return "an HTML page"
+    if start.startswith("<"):
+        return "an XML page"
+    if start.startswith(("{", "[")):
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return "JSON"
+    return "other text"
