@@ -1,11 +1,11 @@
 # `make help` lists the targets. Nothing here needs more than python3, make and, for the tests, Debian's apt-get.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 DEMO_FOR ?=
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 LOCK_ARGS ?=
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --quiet --no-input --disable-pip-version-check
+PIP := $(BIN)/python -m pip -qq --no-input --disable-pip-version-check
 export PIP_ROOT_USER_ACTION := ignore
 # Debian's Prometheus, Alertmanager and their tools, unpacked under .cache/debian/SUITE. bookworm is the pinned pair;
 # testing carries the newest one and is left out, with its reason, where it cannot be fetched.
