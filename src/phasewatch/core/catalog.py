@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# vLLM's own; Ray Serve's before and since 0.11.0; KServe's aggregation.
-PREFIXES: tuple[str, ...] = ("vllm:", "ray_vllm_", "ray_vllm:", "kserve_vllm:")
+# vLLM's own; the same where a colon is escaped (prometheus_client's OpenMetrics); Ray Serve's since and before 0.11.0;
+# KServe's aggregation.
+PREFIXES: tuple[str, ...] = ("vllm:", "vllm_", "ray_vllm_", "ray_vllm:", "kserve_vllm:")
 
 # Handlers that end in generated tokens; embeddings, tokenise and the like are no requests of ours.
 GENERATING_HANDLERS: tuple[str, ...] = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")

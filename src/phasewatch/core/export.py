@@ -7,13 +7,13 @@ as the same.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from phasewatch.core.document import engine_order, first_window, missing_everywhere, model_order
+from phasewatch.core.document import engine_order, missing_everywhere, model_order
 from phasewatch.core.durations import format_duration
 from phasewatch.core.export_rows import NOW_ROWS, WINDOW_ROWS, Row, Windowed
 from phasewatch.core.export_status import (
@@ -28,7 +28,7 @@ from phasewatch.core.export_status import (
     Polled,
     Service,
 )
-from phasewatch.core.model import EngineReport, Fleet, ModelReport, Numbers
+from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.core.settings import Objectives
 
 T = TypeVar("T")
@@ -104,13 +104,12 @@ def _engines(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterat
         for report in sorted(fleet.engines, key=engine_order)
     ]
     yield from _families(PREFIX, STATE_ROWS, engines)
-    current = [(labels, report) for labels, report in engines if report.state in _CURRENT]
-    # A scheduler that trusts frozen gauges would never send work again.
-    fresh = [(labels, report) for labels, report in current if not report.gauges_stale]
-    judged = [(labels, Judged(report, objectives.of(report.key.model_name), wall_offset)) for labels, report in current]
-    yield from _families(PREFIX, WINDOW_ROWS, _each_window((*one, one[1].missing) for one in current))
-    yield from _families(PREFIX, NOW_ROWS, _first_window((*one, one[1].missing) for one in fresh))
-    yield from _families(PREFIX, (*VERDICT_ROWS, *ENGINE_ROWS), judged)
+    current = [
+        (labels, Judged(report, objectives.of(report.key.model_name), wall_offset), report.missing)
+        for labels, report in engines
+        if report.state in _CURRENT
+    ]
+    yield from _reports(PREFIX, current, (*VERDICT_ROWS, *ENGINE_ROWS))
 
 
 def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[Metric]:
@@ -120,32 +119,32 @@ def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterato
     ]
     yield from _families(MODEL_PREFIX, MODEL_STATE_ROWS, models)
     current = [
-        (labels, report, missing_everywhere(report, fleet.engines))
+        (
+            labels,
+            Judged(report, objectives.of(report.model_name), wall_offset),
+            missing_everywhere(report, fleet.engines),
+        )
         for labels, report in models
         if any(report.engines.get(state) for state in _CURRENT)
     ]
-    judged = [(labels, Judged(report, objectives.of(report.model_name), wall_offset)) for labels, report, _ in current]
-    yield from _families(MODEL_PREFIX, WINDOW_ROWS, _each_window(current))
-    yield from _families(MODEL_PREFIX, NOW_ROWS, _first_window(current))
-    yield from _families(MODEL_PREFIX, VERDICT_ROWS, judged)
+    yield from _reports(MODEL_PREFIX, current, VERDICT_ROWS)
 
 
-_Report = tuple[Labels, EngineReport | ModelReport, tuple[str, ...]]
-
-
-def _each_window(reports: Iterable[_Report]) -> list[tuple[Labels, Windowed]]:
-    return [
-        ({**labels, "window": window_label(seconds)}, Windowed(numbers, missing))
-        for labels, report, missing in reports
-        for seconds, numbers in report.windows.items()
-    ]
-
-
-def _first_window(reports: Iterable[_Report]) -> list[tuple[Labels, Windowed]]:
-    first: Iterable[tuple[Labels, Numbers | None, tuple[str, ...]]] = (
-        (labels, first_window(report.windows), missing) for labels, report, missing in reports
-    )
-    return [(labels, Windowed(numbers, missing)) for labels, numbers, missing in first if numbers is not None]
+def _reports(
+    prefix: str, reports: Sequence[tuple[Labels, Judged, tuple[str, ...]]], rows: Iterable[Row[Judged]]
+) -> Iterator[Metric]:
+    """The families of engines or models that are current; each with the signals it lacks."""
+    windows: list[tuple[Labels, Windowed]] = []
+    now: list[tuple[Labels, Windowed]] = []
+    for labels, judged, missing in reports:
+        of_report = [(seconds, Windowed(numbers, missing)) for seconds, numbers in judged.report.windows.items()]
+        windows += [({**labels, "window": window_label(seconds)}, windowed) for seconds, windowed in of_report]
+        # A scheduler that trusts frozen gauges would never send work again.
+        if not (isinstance(judged.report, EngineReport) and judged.report.gauges_stale):
+            now += [(labels, windowed) for _, windowed in of_report[:1]]
+    yield from _families(prefix, WINDOW_ROWS, windows)
+    yield from _families(prefix, NOW_ROWS, now)
+    yield from _families(prefix, rows, [(labels, judged) for labels, judged, _ in reports])
 
 
 def _labels(brought: Labels, **own: str | None) -> dict[str, str]:
@@ -154,8 +153,7 @@ def _labels(brought: Labels, **own: str | None) -> dict[str, str]:
     return {k: v.encode("utf-8", "replace").decode() for k, v in (kept | own).items() if v}
 
 
-def _families(prefix: str, rows: Iterable[Row[T]], subjects: Iterable[tuple[Labels, T]]) -> Iterator[Metric]:
-    subjects = list(subjects)
+def _families(prefix: str, rows: Iterable[Row[T]], subjects: Sequence[tuple[Labels, T]]) -> Iterator[Metric]:
     for row in rows:
         family = _family(prefix, row)
         for labels, subject in subjects:

@@ -113,8 +113,7 @@ _PHASES = ("queue", "prefill", "decode", "frontend")
 def _phases(name: str, path: str, what: str) -> Row[Windowed]:
     reads = [((phase,), _at(f"phases.{phase}.{path}")) for phase in _PHASES]
     text = f"{what} {_OVER}, from {_vllm(('queue', 'prefill', 'decode', 'ttft'))}"
-    note = "; frontend: TTFT - queue - prefill."
-    return Row(name, text + note, lambda window: [(at, read(window.numbers)) for at, read in reads], ("phase",))
+    return Row(name, f"{text}.", lambda window: [(at, read(window.numbers)) for at, read in reads], ("phase",))
 
 
 # --- the rest ----------------------------------------------------------------------------------------------------
@@ -174,7 +173,7 @@ _GAUGES: tuple[tuple[str, str, str, str], ...] = (
 # Exported for each window, with its label.
 WINDOW_ROWS: tuple[Row[Windowed], ...] = (
     *_LATENCY_ROWS,
-    _phases("phase_mean_seconds", "mean_seconds", "Exact mean time in a phase, of the requests that finished"),
+    _phases("phase_mean_seconds", "mean_seconds", "Exact mean time in a phase of the finished requests"),
     _phases("phase_share_ratio", "share", "A phase's share of the sum of the known phase means"),
     *(_number(name, path, what, _OVER, signals) for name, path, signals, what in _RATES),
 )

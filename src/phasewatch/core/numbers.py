@@ -153,9 +153,7 @@ def failures(window: Window) -> float | None:
     known = [increases[name] for name in ("http_5xx", "finished_error", "rejections") if name in increases]
     if not known:
         return None
-    return max(
-        increases.get("http_5xx", 0.0), increases.get("finished_error", 0.0) + increases.get("rejections", 0.0)
-    )
+    return max(increases.get("http_5xx", 0.0), increases.get("finished_error", 0.0) + increases.get("rejections", 0.0))
 
 
 def slope(window: Window, name: str) -> float | None:

@@ -21,9 +21,8 @@ def count_of(window: Window, name: str) -> float:
 def steady(window: Window, thresholds: Thresholds) -> bool:
     """Whether first tokens and finishes are of about the same requests, so that their means may be subtracted."""
     first, finished = count_of(window, "ttft"), count_of(window, "e2e")
-    return (
-        min(first, finished) >= _ENOUGH_FOR_FRONTEND
-        and abs(first - finished) <= thresholds.steady_difference * max(first, finished)
+    return min(first, finished) >= _ENOUGH_FOR_FRONTEND and abs(first - finished) <= thresholds.steady_difference * max(
+        first, finished
     )
 
 
@@ -55,9 +54,7 @@ def phases(window: Window, thresholds: Thresholds) -> Phases:
     }
     known = sum(value for value in means.values() if value is not None)
     return Phases(
-        **{
-            name: Phase(value, None if value is None or known <= 0 else value / known) for name, value in means.items()
-        }
+        **{name: Phase(value, None if value is None or known <= 0 else value / known) for name, value in means.items()}
     )
 
 

@@ -56,9 +56,7 @@ def _latency(name: str, window: Window, numbers: Numbers, limit: Limit, threshol
     return _percentile(name, value, histogram, limit, thresholds)
 
 
-def _percentile(
-    name: str, value: Estimate, histogram: Histogram, limit: Limit, thresholds: Thresholds
-) -> Judged:
+def _percentile(name: str, value: Estimate, histogram: Histogram, limit: Limit, thresholds: Thresholds) -> Judged:
     """Missed: value over the limit and at least two observations over it: one slow request is no incident."""
     above = count_above(histogram, limit.warning)
     missed = value.value > limit.warning and round(above.interpolated, 6) >= thresholds.min_over

@@ -1,0 +1,226 @@
+"""What a rule may look at: one symptom, the window, its numbers, and the measures that several rules share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from phasewatch.core.histogram import edges, in_buckets, mean
+from phasewatch.core.model import Confidence, Histogram, Numbers, Symptom, Window
+from phasewatch.core.numbers import capacity_tokens, waiting_for_capacity
+from phasewatch.core.phases import count_of, frontend_seconds, mean_of, output_lag_seconds
+from phasewatch.core.settings import Limits, Thresholds
+from phasewatch.core.states import stepped, work_in_hand
+from phasewatch.core.symptoms import family_of
+from phasewatch.core.window import scrapes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule found. score: share of the excess, 0 to 1. eliminated: proven only by ruling the others out."""
+
+    score: float
+    evidence: Mapping[str, float | str]
+    summary: str
+    would_change_my_mind: str
+    easing: bool = False
+    eliminated: bool = False
+    capped: Confidence | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One symptom of one engine in one window. Measures are None where the page cannot tell."""
+
+    symptom: Symptom
+    window: Window
+    numbers: Numbers
+    limits: Limits
+    thresholds: Thresholds
+    symptoms: tuple[Symptom, ...]
+
+    @property
+    def limit(self) -> float:
+        """The warning limit in seconds (expected_wait: the TTFT limit); 0 where the symptom has none."""
+        return self.symptom.limit_seconds or 0.0
+
+    @cached_property
+    def pages(self) -> tuple[Mapping[str, float], ...]:
+        return scrapes(self.window)
+
+    def missed(self, *families: str) -> bool:
+        return any(family_of(one.objective) in families for one in self.symptoms)
+
+    # --- queue ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def queue_pages(self) -> tuple[Mapping[str, float], ...]:
+        """The pages of the queue's episode in which somebody waits for capacity."""
+        name = waiting_for_capacity(self.window)
+        return tuple(page for page in self.pages if page.get(name, 0.0) > 0)
+
+    @cached_property
+    def queued(self) -> bool:
+        """Whether requests waited for capacity in most scrapes between the first and the last one that had any."""
+        name = waiting_for_capacity(self.window)
+        at = [index for index, page in enumerate(self.pages) if page.get(name, 0.0) > 0]
+        return bool(at) and len(at) / (at[-1] - at[0] + 1) > self.thresholds.most_scrapes
+
+    @cached_property
+    def waiting_now(self) -> float:
+        return self.pages[-1].get(waiting_for_capacity(self.window), 0.0)
+
+    @cached_property
+    def ttft_parts(self) -> Mapping[str, float]:
+        """Seconds of a first token's way, by phase, of those that are known.
+
+        Queue is the largest of: the finished requests' mean; where a queue stands, the mean number waiting / admissions
+        per second (Little's law, whoever has not finished included); where it grows, the expected wait. The front
+        end's part is only told where no queue hides in TTFT.
+        """
+        parts: dict[str, float] = {}
+        queue = mean_of(self.window, "queue")
+        candidates = [] if queue is None else [queue]
+        admissions = self.numbers.queue.admissions_per_second
+        if self.queued:
+            waiting = self.window.gauges[waiting_for_capacity(self.window)]
+            if admissions:
+                candidates.append(waiting.mean / admissions)
+            wait = self.numbers.queue.expected_wait_seconds
+            if wait is not None and waiting.last >= waiting.mean:
+                candidates.append(wait)
+        if candidates:
+            parts["queue"] = max(candidates)
+        prefill, outside = mean_of(self.window, "prefill"), frontend_seconds(self.window, self.thresholds)
+        if prefill is not None:
+            parts["prefill"] = prefill
+        if outside is not None and not self.queued:
+            parts["frontend"] = outside
+        return parts
+
+    def ttft_share(self, phase: str) -> float | None:
+        """A phase's share of the first token's way; TTFT's mean stands in where the other parts are unknown."""
+        parts = self.ttft_parts
+        if phase not in parts:
+            return None
+        whole = sum(parts.values())
+        if "prefill" not in parts:
+            whole = max(whole, mean_of(self.window, "ttft") or 0.0)
+        return parts[phase] / whole if whole > 0 else None
+
+    @cached_property
+    def prompt_mean(self) -> float | None:
+        return self.numbers.tokens.prompt_mean
+
+    def kv_short(self, page: Mapping[str, float]) -> bool | None:
+        """Whether the pool has less room than a mean prompt and one block; with the capacity unknown, usage decides."""
+        usage = page.get("kv_usage")
+        if usage is None:
+            return None
+        capacity = capacity_tokens(self.window)
+        if capacity is None or self.prompt_mean is None:
+            return usage >= self.thresholds.kv_full_ratio
+        return (1 - usage) * capacity < self.prompt_mean + page.get("block_size", 0.0)
+
+    @property
+    def kv_capacity_known(self) -> bool:
+        return capacity_tokens(self.window) is not None and self.prompt_mean is not None
+
+    @cached_property
+    def kv_limited(self) -> bool | None:
+        """Whether those who wait, wait for KV blocks: short in most of their scrapes, or running requests evicted."""
+        known = [short for short in map(self.kv_short, self.queue_pages) if short is not None]
+        if not known:
+            return None
+        preempted = self.window.increases.get("preemptions", 0.0) > 0
+        return preempted or sum(known) / len(known) > self.thresholds.most_scrapes
+
+    @cached_property
+    def at_ceiling_share(self) -> float | None:
+        """Share of the waiting scrapes in which running stands at its maximum of the window."""
+        running = [page["running"] for page in self.queue_pages if "running" in page]
+        highest = self.window.gauges["running"].max if "running" in self.window.gauges else 0.0
+        return sum(value >= highest for value in running) / len(running) if running else None
+
+    # --- inter-token latency -------------------------------------------------------------------------------------
+
+    @cached_property
+    def itl(self) -> Histogram | None:
+        return self.window.histograms.get("itl")
+
+    @cached_property
+    def itl_sum(self) -> float | None:
+        return None if self.itl is None or mean(self.itl) is None else self.itl.total
+
+    @cached_property
+    def pace_without_prefill(self) -> float | None:
+        """Seconds per token if no prompt shared the engine: ITL mean x (1 - rho)."""
+        mean_itl, rho = self.numbers.itl_seconds.mean, self.numbers.rho
+        return None if mean_itl is None or rho is None else mean_itl * (1 - rho)
+
+    @property
+    def running_max(self) -> float:
+        return self.window.gauges["running"].max if "running" in self.window.gauges else 0.0
+
+    @property
+    def preemptions(self) -> float:
+        return self.window.increases.get("preemptions", 0.0)
+
+    @cached_property
+    def longest_prefill(self) -> float | None:
+        """Upper edge of the slowest prefill's bucket; inf past the last edge; None without a finished request."""
+        histogram = self.window.histograms.get("prefill")
+        if histogram is None or histogram.count <= 0:
+            return None
+        return max(edges(histogram, at)[1] for at, count in enumerate(in_buckets(histogram)) if count)
+
+    @property
+    def stall_limit(self) -> float:
+        limit = self.limits.get("itl_stall")
+        return 1.0 if limit is None else limit.warning
+
+    def gaps_over(self, limit: float) -> float | None:
+        """Seconds of streaming spent in gaps over a limit."""
+        return None if self.itl is None else seconds_over(self.itl, limit)
+
+    def preempted_gaps(self) -> float:
+        """Seconds in gaps over itl_stall, in intervals that also counted preemptions (both are booked together)."""
+        return sum(
+            seconds_over(step.histograms["itl"], self.stall_limit)
+            for step in self.window.steps
+            if step.increases.get("preemptions", 0.0) > 0 and "itl" in step.histograms
+        )
+
+    # --- front end -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def frontend(self) -> float | None:
+        return frontend_seconds(self.window, self.thresholds)
+
+    @cached_property
+    def output_lag(self) -> float | None:
+        return output_lag_seconds(self.window, self.thresholds)
+
+    @cached_property
+    def stepless_with_work(self) -> bool:
+        return any(not stepped(step) and work_in_hand(step.before) > 0 for step in self.window.steps)
+
+    @property
+    def finishes(self) -> float:
+        return count_of(self.window, "e2e")
+
+
+def seconds_over(histogram: Histogram, limit: float) -> float:
+    """Seconds held by observations over a limit: whole buckets above it at their middle (the open one at its edge).
+
+    The bucket around the limit counts half its part above it. Never more than the sum where there is one.
+    """
+    seconds = 0.0
+    for at, count in enumerate(in_buckets(histogram)):
+        low, high = edges(histogram, at)
+        if not count or high <= limit:
+            continue
+        low = max(low, limit)
+        part = 1.0 if high == inf else (high - low) / (high - edges(histogram, at)[0])
+        seconds += count * part * (low if high == inf else (low + high) / 2)
+    return seconds if histogram.total is None else min(seconds, max(histogram.total, 0.0))

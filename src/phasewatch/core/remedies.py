@@ -1,0 +1,218 @@
+"""What to change, by verdict: first what can be done now, then one change at a time. Flags and versions: vLLM 0.32."""
+
+from collections.abc import Mapping
+
+from phasewatch.core.model import Remedy
+
+_SHED = Remedy(
+    "shed load: lower the rate limit, or route part of the traffic elsewhere",
+    "demand is above capacity, and every flag only moves the wait",
+    "now",
+    "both phases ease",
+)
+_REPLICAS = Remedy("add a replica", "capacity is what is missing", "capacity", "both phases ease")
+_PREFIX = Remedy(
+    "keep prompt heads identical (system prompt first, nothing that changes before it) and route by prefix",
+    "cached heads are not computed again",
+    "now",
+    "decode is not changed",
+)
+_FP8 = Remedy(
+    "--kv-cache-dtype fp8",
+    "the same memory holds about twice the tokens",
+    "restart",
+    "decode reads less; check answer quality",
+)
+_KV_ROOM = (
+    Remedy(
+        "--gpu-memory-utilization up (default 0.92 since 0.20, 0.90 before)",
+        "more memory for the KV cache",
+        "restart",
+        "both phases ease, until memory runs out at start",
+    ),
+    _FP8,
+    Remedy(
+        "--max-num-seqs down",
+        "fewer requests share the pool, so none is evicted",
+        "restart",
+        "ITL eases, the queue and TTFT grow",
+    ),
+    Remedy("--tensor-parallel-size up", "weights shrink per card, the pool grows", "capacity", "both phases ease"),
+)
+
+REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
+    "engine_stalled": (
+        Remedy(
+            "take this replica out of rotation",
+            "requests sent to it wait for ever",
+            "now",
+            "its load moves to the others",
+        ),
+        Remedy(
+            "keep a stack trace of the engine core (py-spy dump --pid PID), then restart it",
+            "it does not recover by itself, and the trace is gone after the restart",
+            "restart",
+            "all requests in flight are lost",
+        ),
+    ),
+    "admission_stalled": (
+        Remedy(
+            "find and abort the longest running request",
+            "it holds the room that the waiting ones need",
+            "now",
+            "its user gets no more tokens",
+        ),
+        Remedy(
+            "set max_tokens in clients or at the gateway",
+            "an answer without an end blocks a slot without an end",
+            "now",
+            "long answers are cut",
+        ),
+        Remedy(
+            "restart the engine if nothing is admitted although slots are free",
+            "admission accounting is broken",
+            "restart",
+            "all requests in flight are lost",
+        ),
+    ),
+    "requests_failing": (
+        Remedy(
+            "read the API server's log for the error that the answers carry",
+            "the page counts failures, it does not say why",
+            "now",
+            "none",
+        ),
+        Remedy(
+            "--max-num-queued-reqs / --max-num-queued-tokens up, or shed load before the server does",
+            "where requests are rejected (503), the queue limit is what they meet",
+            "restart",
+            "TTFT grows with the queue that is let in",
+            since="0.29.0",
+        ),
+    ),
+    "queue_kv_cache": (_SHED, _REPLICAS, *_KV_ROOM),
+    "queue_batch_limit": (
+        _SHED,
+        _REPLICAS,
+        Remedy(
+            "--max-num-seqs up",
+            "more requests share a step; the KV cache has room for them",
+            "restart",
+            "TTFT eases, ITL grows with the batch",
+        ),
+    ),
+    "queue_prefill_backlog": (
+        _SHED,
+        _REPLICAS,
+        Remedy("send shorter prompts", "prefill time grows with computed tokens", "now", "decode eases as well"),
+        _PREFIX,
+        Remedy(
+            "--max-num-batched-tokens up",
+            "more prompt tokens a step",
+            "restart",
+            "TTFT eases, running streams stall longer",
+        ),
+    ),
+    "prefill_long_prompts": (
+        Remedy("send shorter prompts", "prefill time grows with computed tokens", "now", "decode eases as well"),
+        _PREFIX,
+        Remedy(
+            "--max-num-batched-tokens up",
+            "a prompt needs fewer steps",
+            "restart",
+            "TTFT eases, running streams stall longer",
+        ),
+        Remedy(
+            "more compute: a faster card, tensor parallel, or prefill replicas of their own",
+            "prefill is bound by compute",
+            "capacity",
+            "decode gains little",
+        ),
+    ),
+    "prefill_cache_off": (
+        Remedy(
+            "--enable-prefix-caching",
+            "what prompts share at their head is computed once; it helps only if they do share it",
+            "restart",
+            "decode is not changed",
+        ),
+        _PREFIX,
+    ),
+    "frontend": (
+        Remedy(
+            "give the API server more CPU (cores, no throttling) and keep neighbours off it",
+            "tokenising, HTTP and streaming run there",
+            "now",
+            "the engine is not changed",
+        ),
+        Remedy(
+            "--api-server-count up",
+            "more processes share the work",
+            "restart",
+            "the engine is not changed; process metrics go away",
+            since="0.9.1",
+        ),
+        Remedy(
+            "--stream-interval above 1",
+            "fewer chunks to send",
+            "restart",
+            "clients see tokens in small groups",
+            since="0.11.1",
+        ),
+        Remedy("VLLM_USE_FASTOKENS=1", "a faster tokeniser", "restart", "the engine is not changed", since="0.23.0"),
+    ),
+    "decode_preemption": (_SHED, *_KV_ROOM),
+    "decode_interference": (
+        Remedy(
+            "route long prompts to a replica of their own",
+            "they no longer share steps with chats",
+            "now",
+            "their TTFT depends on that replica",
+        ),
+        Remedy(
+            "--max-num-batched-tokens down (2048, then 1024)",
+            "a smaller prefill chunk holds up running streams for less",
+            "restart",
+            "ITL eases, TTFT of long prompts stays or grows a little",
+        ),
+        Remedy(
+            "--long-prefill-token-threshold (e.g. a quarter of the budget)",
+            "one long prompt may not take the whole step",
+            "restart",
+            "ITL eases, TTFT of long prompts grows",
+        ),
+        Remedy(
+            "split prefill and decode (P/D), only with two engines or more",
+            "prompts and streams no longer meet",
+            "capacity",
+            "TTFT gains a KV transfer",
+        ),
+    ),
+    "decode_batch": (
+        Remedy(
+            "cap concurrency at the gateway",
+            "fewer requests share a step",
+            "now",
+            "ITL eases, the rest waits: TTFT grows",
+        ),
+        _REPLICAS,
+        Remedy("--max-num-seqs down", "fewer requests share a step", "restart", "ITL eases, the queue and TTFT grow"),
+        Remedy(
+            "quantise weights, or a card with more memory bandwidth",
+            "decode is bound by what a step reads",
+            "capacity",
+            "prefill gains less",
+        ),
+    ),
+    "output_length": (
+        Remedy(
+            "ask for fewer sentences, or less thinking, in the prompt",
+            "time grows with every generated token",
+            "now",
+            "TTFT and ITL are not changed",
+        ),
+        Remedy("stream the answer", "users read while it is written", "now", "TTFT and ITL are not changed"),
+        Remedy("a smaller or faster model", "every token costs less", "capacity", "TTFT eases as well"),
+        Remedy("max_tokens", "a hard end; the blunt one: answers are cut", "now", "TTFT and ITL are not changed"),
+    ),
+}

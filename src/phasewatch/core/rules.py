@@ -1,0 +1,225 @@
+"""Causes of slow first tokens and long answers: one function a cause, each from a Case to a Finding or None.
+
+A rule states its conditions and its share of the excess; whether that proves it is decided in diagnose.py.
+"""
+
+from phasewatch.core.case import Case, Finding
+from phasewatch.core.numbers import waiting_for_capacity
+from phasewatch.core.phases import mean_of
+from phasewatch.core.words import number, percent, seconds
+
+
+def _queue_evidence(case: Case) -> dict[str, float | str]:
+    queue, kv = case.numbers.queue, case.numbers.kv_cache
+    waiting = case.window.gauges[waiting_for_capacity(case.window)]
+    known = {
+        "waiting_last": waiting.last,
+        "waiting_mean": waiting.mean,
+        "waiting_scrapes": float(len(case.queue_pages)),
+        "scrapes": float(len(case.pages)),
+        "running_max": case.running_max,
+        "queue_mean_seconds": case.ttft_parts.get("queue"),
+        "prefill_mean_seconds": case.ttft_parts.get("prefill"),
+        "expected_wait_seconds": queue.expected_wait_seconds,
+        "arrivals_per_second": queue.arrivals_per_second,
+        "admissions_per_second": queue.admissions_per_second,
+        "kv_usage_max": case.window.gauges["kv_usage"].max if "kv_usage" in case.window.gauges else kv.usage_ratio,
+        "preemptions": case.window.increases.get("preemptions"),
+        "rho": case.numbers.rho,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _queue_score(case: Case) -> float | None:
+    """The queue's share of the first token's way; an expected wait is queue but for the prefill that follows it."""
+    if case.symptom.objective == "expected_wait":
+        wait = case.numbers.queue.expected_wait_seconds
+        return None if not wait else wait / (wait + case.ttft_parts.get("prefill", 0.0))
+    return case.ttft_share("queue")
+
+
+def _queue(case: Case, summary: str, mind: str, *, eliminated: bool = False, low: bool = False) -> Finding | None:
+    score = _queue_score(case)
+    if score is None:
+        return None
+    return Finding(
+        score, _queue_evidence(case), summary, mind, easing=case.waiting_now == 0, eliminated=eliminated,
+        capped="low" if low else None,
+    )  # fmt: skip
+
+
+def _standing(case: Case) -> str:
+    wait, queue = case.numbers.queue.expected_wait_seconds, case.numbers.queue
+    bound = "at least " if queue.expected_wait_censored else ""
+    if case.waiting_now == 0:
+        return "the queue has drained; those who stood in it still count in this window"
+    return f"{number(case.waiting_now)} requests wait, a new one {bound}{seconds(wait)} for its turn"
+
+
+def queue_kv_cache(case: Case) -> Finding | None:
+    """Requests wait because the KV cache has no room for the next prompt."""
+    if not case.queued or not case.kv_limited:
+        return None
+    usage = case.window.gauges["kv_usage"]
+    return _queue(
+        case,
+        f"The KV cache is full ({percent(usage.max)} at most, {number(case.preemptions)} preemptions):"
+        f" {_standing(case)}.",
+        "Free KV blocks for a mean prompt while requests still wait: then another limit holds them.",
+        low=not case.kv_capacity_known,
+    )
+
+
+def _room(case: Case) -> bool:
+    return case.queued and case.kv_limited is False
+
+
+def queue_batch_limit(case: Case) -> Finding | None:
+    """Requests wait with room in the KV cache while as many run as ever: the batch is full (max_num_seqs)."""
+    rho, ceiling = case.numbers.rho, case.at_ceiling_share
+    limits = case.thresholds
+    if not _room(case) or ceiling is None or ceiling < limits.at_ceiling_share:
+        return None
+    if rho is not None and rho >= limits.prefill_bound_rho:
+        return None
+    return _queue(
+        case,
+        f"{number(case.running_max)} requests run at a time and no more, with the KV cache at"
+        f" {percent(case.window.gauges['kv_usage'].max)} at most: {_standing(case)}.",
+        "running above this ceiling, or prefill taking half of the engine's time (rho >= 0.5).",
+        low=rho is None,
+    )
+
+
+def queue_prefill_backlog(case: Case) -> Finding | None:
+    """Requests wait with room in the KV cache while the engine is busy computing prompts."""
+    rho = case.numbers.rho
+    if not _room(case) or rho is None or rho < case.thresholds.prefill_bound_rho:
+        return None
+    computed = case.numbers.tokens.computed_prompt_per_second
+    return _queue(
+        case,
+        f"Prompts arrive faster than prefill works them off ({number(computed)} prompt tokens/s take"
+        f" {percent(rho)} of the engine's time): {_standing(case)}.",
+        "rho well below 0.5 while requests still wait, or no room in the KV cache.",
+    )
+
+
+def prefill_long_prompts(case: Case) -> Finding | None:
+    """First tokens are slow because their own prompts take long to compute."""
+    share, tokens = case.ttft_share("prefill"), case.numbers.tokens
+    parts = case.ttft_parts
+    if share is None or parts["prefill"] < max(parts.values()) or case.symptom.objective == "expected_wait":
+        return None
+    computed, generated = tokens.computed_prompt_per_second, tokens.generation_per_second
+    # Many computed tokens a request: prefill has more tokens to work on than decode.
+    if computed is None or generated is None or computed <= generated:
+        return None
+    evidence = {
+        "prefill_mean_seconds": parts["prefill"],
+        "prefill_share_of_ttft": share,
+        "queue_mean_seconds": parts.get("queue"),
+        "computed_prompt_tokens_mean": tokens.computed_prompt_mean,
+        "prompt_tokens_mean": tokens.prompt_mean,
+        "prefix_hit_ratio": tokens.prefix_hit_ratio,
+        "prefill_speed_tokens_per_second": tokens.prefill_speed,
+        "rho": case.numbers.rho,
+    }
+    return Finding(
+        share,
+        {name: value for name, value in evidence.items() if value is not None},
+        f"Prefill takes {seconds(parts['prefill'])} of a first token's way ({percent(share)}):"
+        f" {number(tokens.computed_prompt_mean)} prompt tokens a request are computed"
+        f"{'' if tokens.prefill_speed is None else f' at {number(tokens.prefill_speed)} tokens/s'}.",
+        "queue time above prefill time, or few computed tokens a request.",
+    )
+
+
+def prefill_cache_off(case: Case) -> Finding | None:
+    """The same, with prefix caching switched off: nothing that prompts share is reused."""
+    found = prefill_long_prompts(case)
+    if found is None or not prefix_caching_off(case):
+        return None
+    return Finding(
+        found.score,
+        found.evidence,
+        f"{found.summary} Prefix caching is off: what prompts share at their head is computed again every time.",
+        "prompts that share no head (then caching cannot help and prefill_long_prompts is the cause).",
+    )
+
+
+def prefix_caching_off(case: Case) -> bool:
+    """By its own word (cache_config_info), else no look-up while prompts flow."""
+    if "prefix_caching" in case.window.gauges:
+        return case.window.gauges["prefix_caching"].last == 0
+    increases = case.window.increases
+    return increases.get("prompt_tokens", 0.0) > 0 and increases.get("prefix_queries", 1.0) == 0
+
+
+def frontend(case: Case) -> Finding | None:
+    """Time outside the engine: TTFT - queue - prefill, or e2e - TTFT - decode, is most of what is slow."""
+    late = case.symptom.objective.startswith("e2e")
+    outside = case.output_lag if late else case.frontend
+    whole = mean_of(case.window, "e2e" if late else "ttft")
+    step = case.numbers.itl_seconds.mean
+    if outside is None or not whole or step is None or outside <= step or case.stepless_with_work:
+        return None
+    # A standing queue's victims have not finished: their wait would look like front end.
+    if not late and case.queued and (case.numbers.queue.expected_wait_seconds or 0.0) >= outside:
+        return None
+    busy = case.window.increases.get("cpu_seconds")
+    core = None if busy is None else busy / case.window.seconds
+    evidence = {
+        "outside_engine_seconds": outside,
+        "ttft_mean_seconds": mean_of(case.window, "ttft"),
+        "e2e_mean_seconds": mean_of(case.window, "e2e"),
+        "queue_mean_seconds": mean_of(case.window, "queue"),
+        "prefill_mean_seconds": mean_of(case.window, "prefill"),
+        "cpu_cores": core,
+        "itl_mean_seconds": step,
+    }
+    where = "after the first token" if late else "before the first token"
+    return Finding(
+        outside / whole,
+        {name: value for name, value in evidence.items() if value is not None},
+        f"{seconds(outside)} of {seconds(whole)} {where} pass outside the engine (API server: tokenising, HTTP,"
+        " streaming); queue and prefill do not explain them.",
+        "client-side times that agree with queue + prefill, or an engine that stood still in this window.",
+    )
+
+
+def output_length(case: Case) -> Finding | None:
+    """Answers are long in tokens while every token comes in time."""
+    output, itl, e2e = (
+        case.numbers.tokens.output_mean, case.numbers.itl_seconds.mean, case.numbers.e2e_seconds.mean
+    )  # fmt: skip
+    if case.missed("ttft", "itl", "itl_stall", "tpot") or output is None or itl is None or not e2e or output <= 1:
+        return None
+    pace = case.numbers.tpot_seconds.mean or itl
+    return Finding(
+        min(1.0, (output - 1) * pace / e2e),
+        {
+            "output_tokens_mean": output,
+            "itl_mean_seconds": itl,
+            "e2e_mean_seconds": e2e,
+            **({} if case.numbers.ttft_seconds.mean is None else {"ttft_mean_seconds": case.numbers.ttft_seconds.mean}),
+        },
+        f"Answers are {number(output)} tokens long: at {seconds(pace)} a token that alone is"
+        f" {seconds((output - 1) * pace)}; first tokens and pace are fine.",
+        "shorter answers that are still slow, or TTFT or ITL over their objectives.",
+    )
+
+
+def requests_failing(case: Case) -> Finding | None:
+    """Answers end in errors or are refused."""
+    increases = case.window.increases
+    evidence = {name: increases[name] for name in ("http_5xx", "finished_error", "rejections") if name in increases}
+    share = case.symptom.value.value if case.symptom.value else 0.0
+    refused = increases.get("rejections", 0.0)
+    return Finding(
+        1.0,
+        evidence,
+        f"{percent(share)} of the requests fail"
+        f"{f', {number(refused)} of them refused at the queue limit' if refused else ''}.",
+        "failures that stop while the same requests go on.",
+    )
