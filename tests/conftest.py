@@ -1,6 +1,7 @@
 """Fixtures for all tests. The classes they return, and what those can do, are in support.py."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -8,6 +9,15 @@ import pytest
 
 import support
 from support import SUITES, Alertmanager, HttpServer, Prometheus, Route, Tools
+
+
+def _loopback_only(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "socket.connect" and isinstance(address := arguments[1], tuple) and not support.is_loopback(address[0]):
+        pytest.fail(f"a test reached beyond loopback, to {address[0]}")
+
+
+# For the whole run: nothing may be asked that this machine does not serve itself.
+sys.addaudithook(_loopback_only)
 
 
 @pytest.fixture(scope="session", params=SUITES)

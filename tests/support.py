@@ -3,6 +3,7 @@
 Everything listens on loopback only and is ended by the process that started it, by its own pid.
 """
 
+import ipaddress
 import json
 import os
 import socket
@@ -31,6 +32,16 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, as given to connect(), is this machine's own."""
+    try:
+        parsed = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback or parsed.is_unspecified  # connecting to 0.0.0.0 means this machine too
 
 
 def wait_until(ask: Callable[[], T], what: str, seconds: float = START_SECONDS, every: float = 0.05) -> T:
