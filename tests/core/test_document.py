@@ -174,6 +174,15 @@ def test_json_carries_the_document_unchanged_and_without_nan(name: str) -> None:
     assert json.loads(json.dumps(shown, allow_nan=False)) == shown
 
 
+def test_d11_text_that_utf8_cannot_carry_does_not_cost_the_answer() -> None:
+    name = "bad\udcff"
+    cause = replace(fleets.CAUSE, summary=name, evidence={name: name})
+    report = engine(name, model_name=name, summary=name, causes=(cause,), version=name)
+    shown = document(fleet((report,), (fleets.model({"serving": 1}, model_name=name),), (fleets.target(name),)))
+    assert json.loads(json.dumps(shown, ensure_ascii=False).encode()) == shown
+    assert shown["engines"][0]["model_name"] == "bad?"
+
+
 def test_numbers_keep_their_full_precision() -> None:
     [row] = document(fleet((engine(windows={60.0: replace(FULL, rho=0.1 + 0.2)}),)))["engines"]
     assert json.loads(json.dumps(row))["rho"] == 0.1 + 0.2

@@ -12,7 +12,6 @@ from typing import Any
 
 from phasewatch.core.model import (
     Cause,
-    EngineKey,
     EngineReport,
     Fleet,
     KvCache,
@@ -25,6 +24,7 @@ from phasewatch.core.model import (
     TargetReport,
     Tokens,
 )
+from phasewatch.core.settings import FAMILIES
 
 SCHEMA = "phasewatch/v1"
 
@@ -42,7 +42,6 @@ _NOTHING = Numbers(
     rho=None,
     speculation=Speculation(),
 )
-LATENCIES: tuple[str, ...] = ("ttft", "itl", "tpot", "e2e")
 
 
 def document(fleet: Fleet, *, wall_offset: float = 0.0) -> dict[str, Any]:
@@ -83,11 +82,18 @@ def first_window(windows: Mapping[float, Numbers]) -> Numbers | None:
     return next(iter(windows.values()), None)
 
 
+def encodable(text: str) -> str:
+    """Text that UTF-8 cannot carry (half a surrogate pair) would cost the whole answer: "?" in its place."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {encodable(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -98,7 +104,7 @@ def _plain(value: Any) -> Any:
 def _latencies(numbers: Numbers | None, missing: Iterable[str]) -> dict[str, Any]:
     known = numbers or _NOTHING
     blocks = {}
-    for signal in LATENCIES:
+    for signal in FAMILIES:
         latency: Latency = getattr(known, f"{signal}_seconds")
         count = None if numbers is None else observed(latency, signal, missing)
         blocks[f"{signal}_seconds"] = _plain(latency) | {"count": count}
@@ -111,16 +117,16 @@ def _cause(cause: Cause) -> dict[str, Any]:
 
 
 def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
-    key: EngineKey = report.key
     numbers = report.numbers or _NOTHING
-    return key._asdict() | {
+    return {
+        **_plain(report.key._asdict()),
         "role": report.role,
         "state": report.state,
         "gauges_stale": report.gauges_stale,
         "verdict": report.verdict,
         "confidence": report.confidence,
         "score": _plain(report.score),
-        "summary": report.summary,
+        "summary": _plain(report.summary),
         "since": None if report.since is None else _plain(report.since + wall_offset),
         "previous_verdict": report.previous_verdict,
         "causes": [_cause(cause) for cause in report.causes],
@@ -136,14 +142,14 @@ def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
         "rho": _plain(numbers.rho),
         "speculation": _plain(numbers.speculation),
         "restarts": report.restarts,
-        "version": report.version,
+        "version": _plain(report.version),
     }
 
 
 def _model(report: ModelReport, engines: Iterable[EngineReport]) -> dict[str, Any]:
     numbers = first_window(report.windows)
     return {
-        "model_name": report.model_name,
+        "model_name": _plain(report.model_name),
         "role": report.role,
         "engines": _plain(report.engines),
         "verdict": report.verdict,
@@ -156,7 +162,7 @@ def _model(report: ModelReport, engines: Iterable[EngineReport]) -> dict[str, An
         "kv_cache": {
             "usage_max": _plain(report.kv_usage_max),
             "usage_mean": _plain(report.kv_usage_mean),
-            "worst_engine": report.worst_engine,
+            "worst_engine": _plain(report.worst_engine),
         },
         "outliers": _plain(report.outliers),
     }

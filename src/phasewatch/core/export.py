@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from phasewatch.core.document import engine_order, missing_everywhere, model_order
+from phasewatch.core.document import encodable, engine_order, missing_everywhere, model_order
 from phasewatch.core.durations import format_duration
 from phasewatch.core.export_rows import NOW_ROWS, WINDOW_ROWS, Row, Windowed
 from phasewatch.core.export_status import (
@@ -148,9 +148,9 @@ def _reports(
 
 
 def _labels(brought: Labels, **own: str | None) -> dict[str, str]:
-    """Our labels over the ones a target brings; text that UTF-8 cannot carry would cost the whole page."""
+    """Our labels over the ones a target brings."""
     kept = {k: v for k, v in brought.items() if k not in RESERVED_LABELS and _LABEL_NAME.fullmatch(k)}
-    return {k: v.encode("utf-8", "replace").decode() for k, v in (kept | own).items() if v}
+    return {k: encodable(v) for k, v in (kept | own).items() if v}
 
 
 def _families(prefix: str, rows: Iterable[Row[T]], subjects: Sequence[tuple[Labels, T]]) -> Iterator[Metric]:
