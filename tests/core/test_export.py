@@ -1,8 +1,6 @@
 import math
 import re
 import subprocess
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from prometheus_client.registry import Collector
 
 import fleets
+from exported import Exported, names, series, values
 from fleets import (
     DOWN,
     FULL,
@@ -33,144 +30,9 @@ from fleets import (
     target,
 )
 from phasewatch.core.document import document
-from phasewatch.core.export import ENGINE_TABLES, MODEL_TABLES, OTHER_TABLES, RESERVED_LABELS, families, window_label
-from phasewatch.core.model import EngineKey, Estimate, Fleet, Symptom
-from phasewatch.core.settings import Limit, Objectives
-from phasewatch.core.verdicts import VERDICTS
-
-Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-# The list of the design, "Exported series".
-LATENCIES = tuple(
-    f"{latency}_{statistic}"
-    for latency in ("ttft", "itl", "tpot", "e2e")
-    for statistic in (
-        "p50_seconds", "p99_seconds", "p99_low_seconds", "p99_high_seconds", "mean_seconds", "observations",
-    )
-)  # fmt: skip
-NUMBERS = (
-    *LATENCIES, "itl_stalled_ratio", "phase_mean_seconds", "phase_share_ratio", "running_requests", "waiting_requests",
-    "waiting_deferred_requests", "queue_growth_requests_per_second", "arrivals_per_second", "admissions_per_second",
-    "expected_wait_seconds", "expected_wait_censored", "gave_up_ratio", "gave_up_before_first_token_ratio",
-    "failed_requests_per_second", "kv_cache_usage_ratio", "kv_cache_time_to_full_seconds", "preemptions_per_second",
-    "prefix_cache_hit_ratio", "prompt_tokens_per_second", "generation_tokens_per_second", "prompt_tokens_mean",
-    "output_tokens_mean", "prefill_speed_tokens_per_second", "decode_speed_tokens_per_second",
-    "speculation_acceptance_ratio", "prefill_time_ratio",
-)  # fmt: skip
-JUDGEMENTS = ("diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely")
-OF_ENGINES = (
-    *NUMBERS, *JUDGEMENTS, "diagnosis_since_timestamp_seconds", "engine_state", "objective_observations_total",
-    "objective_over_total", "objective_over_surely_total",
-)  # fmt: skip
-OTHERS = (
-    "objective_seconds", "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
-    "target_missing_signals", "target_restarts_total", "target_scrape_failures_total", "build_info",
-    "config_last_reload_successful", "config_last_reload_success_timestamp_seconds",
-    "last_evaluation_timestamp_seconds",
-)  # fmt: skip
-# `model_*`: the same merged; engines in each state take the place of engine_state.
-OF_MODELS = (*NUMBERS, *JUDGEMENTS, "engines")
-ROWS = (*ENGINE_TABLES, *MODEL_TABLES, *OTHER_TABLES)
-
-
-class Exported(Collector):
-    """What the web server will wrap: families built anew at each collection."""
-
-    def __init__(self, shown: Fleet | None, objectives: Objectives | None = None) -> None:
-        self.shown = shown
-        self.objectives = objectives or Objectives()
-
-    def collect(self) -> Iterator[Metric]:
-        return families(
-            self.shown,
-            objectives=self.objectives,
-            version="1.2.3",
-            wall_offset=WALL_OFFSET,
-            reload_successful=True,
-            reloaded_at=WALL_OFFSET,
-        )
-
-
-def series(shown: Fleet | None, objectives: Objectives | None = None) -> Series:
-    """Every series by name (without prefix) and labels; a series that is there twice fails."""
-    found: Series = {}
-    for family in Exported(shown, objectives).collect():
-        for sample in family.samples:
-            key = (sample.name.removeprefix("phasewatch_"), frozenset(sample.labels.items()))
-            assert key not in found, key
-            found[key] = sample.value
-    return found
-
-
-def values(shown: Fleet | None, name: str, objectives: Objectives | None = None, **labels: str) -> list[float]:
-    """The values of the series of that name that carry these labels."""
-    return [v for (n, of), v in series(shown, objectives).items() if n == name and labels.items() <= dict(of).items()]
-
-
-def names(shown: Fleet | None) -> set[str]:
-    return {name for name, _ in series(shown)}
-
-
-# --- the tables
-
-
-def test_the_tables_have_exactly_the_names_of_the_design() -> None:
-    assert Counter(row.name for row in ENGINE_TABLES) == Counter(OF_ENGINES)
-    assert Counter(row.name for row in MODEL_TABLES) == Counter(OF_MODELS)
-    assert Counter(row.name for row in OTHER_TABLES) == Counter(OTHERS)
-
-
-def test_a_serving_fleet_exports_every_name_of_the_design() -> None:
-    expected = {*OF_ENGINES, *OTHERS, *(f"model_{name}" for name in OF_MODELS)}
-    assert names(SERVING) == expected
-
-
-def test_every_row_has_a_help_that_ends_as_a_sentence_and_fits_a_line() -> None:
-    for row in ROWS:
-        assert re.fullmatch(r"[A-Z0-9][^\n]{10,250}\.", row.help), row.name
-
-
-def test_help_names_vllms_metric_the_window_and_the_estimator() -> None:
-    [p99] = [row.help for row in ENGINE_TABLES if row.name == "ttft_p99_seconds"]
-    assert "vllm:time_to_first_token_seconds" in p99
-    assert "window" in p99
-    assert "histogram_quantile" in p99
-    for row in ENGINE_TABLES:
-        if row.name in NUMBERS:
-            assert re.search(r"vllm:|http_requests_total", row.help), row.name
-            assert re.search("window of the label|last page", row.help), row.name
-
-
-# A value is a count of things, a number of a unit, a rate, a mean, or 0 and 1.
-SUFFIXES = (
-    "_seconds", "_ratio", "_per_second", "_total", "_info", "_requests", "_observations", "_mean", "_signals",
-    "_censored",
-)  # fmt: skip
-WITHOUT = {
-    "diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely",
-    "engine_state", "engines", "target_up", "config_last_reload_successful",
-}  # fmt: skip
-
-
-def test_a_name_ends_in_its_unit() -> None:
-    for row in ROWS:
-        assert re.fullmatch("[a-z][a-z0-9_]*", row.name)
-        assert row.name.endswith(SUFFIXES) != (row.name in WITHOUT), row.name
-
-
-def test_total_is_for_counters_only_and_the_unit_is_declared() -> None:
-    for family in Exported(SERVING).collect():
-        assert (family.type == "counter") == all(sample.name.endswith("_total") for sample in family.samples)
-        assert family.type in ("gauge", "counter", "info")
-        assert family.unit == next((unit for unit in ("seconds", "ratio") if family.name.endswith(f"_{unit}")), "")
-
-
-def test_no_family_comes_twice_or_empty() -> None:
-    for shown in STATES.values():
-        found = list(Exported(shown).collect())
-        assert len({family.name for family in found}) == len(found)
-        assert all(family.samples for family in found)
-
+from phasewatch.core.export import RESERVED_LABELS, families, window_label
+from phasewatch.core.model import EngineKey, Estimate
+from phasewatch.core.settings import Objectives
 
 # --- the formats
 
@@ -382,78 +244,6 @@ def test_a13_no_state_exports_a_creation_time(name: str) -> None:
     for (exported, _), value in series(STATES[name]).items():
         assert value < 1e9 or exported.endswith("_timestamp_seconds"), exported
         assert "_created" not in exported
-
-
-# --- verdicts and objectives
-
-
-def test_every_verdict_is_there_and_exactly_the_leading_one_is_one() -> None:
-    for report in SERVING.engines:
-        shown = {v: values(SERVING, "diagnosis", target=report.key.target, verdict=v) for v in VERDICTS}
-        assert shown == {v: [float(v == report.verdict)] for v in VERDICTS}
-    assert values(SERVING, "diagnosis_confidence", target="gpu-1:8000", level="high") == [1.0]
-    assert values(SERVING, "diagnosis_confidence", target="gpu-1:8000", level="low") == [0.0]
-
-
-def test_scores_are_of_the_causes_found_and_the_best_of_each_verdict() -> None:
-    twice = (
-        fleets.CAUSE,
-        replace(fleets.CAUSE, score=0.9, symptom="ttft_p50"),
-        replace(fleets.CAUSE, verdict="frontend", score=0.1),
-    )
-    shown = fleet((engine(causes=twice),))
-    assert values(shown, "diagnosis_score", verdict="queue_batch_limit") == [0.9]
-    assert values(shown, "diagnosis_score", verdict="frontend") == [0.1]
-    assert len(values(shown, "diagnosis_score")) == 2
-
-
-def test_since_is_on_the_wall_clock() -> None:
-    assert set(values(SERVING, "diagnosis_since_timestamp_seconds")) == {WALL_OFFSET + 40.0}
-
-
-BOTH = Objectives({"ttft_p99": Limit(2.5, 8.0), "itl_p99": Limit(0.1, 0.2), "itl_stall": Limit(1.0, 2.0)})
-
-
-@pytest.mark.parametrize(
-    ("symptom", "missed", "surely"),
-    [
-        (None, (0.0, 0.0), (0.0, 0.0)),
-        (Symptom("ttft_p99", 2.5, Estimate(4.0, 2.5, 5.0), True, "warning"), (1.0, 0.0), (1.0, 0.0)),
-        (Symptom("ttft_p99", 2.5, Estimate(3.0, 1.0, 5.0), False, "warning"), (1.0, 0.0), (0.0, 0.0)),
-        (Symptom("ttft_p99", 2.5, Estimate(9.7, 7.5, 10.0), True, "critical"), (1.0, 1.0), (1.0, 0.0)),
-        (Symptom("ttft_p99", 2.5, Estimate(15.0, 10.0, 20.0), True, "critical"), (1.0, 1.0), (1.0, 1.0)),
-        (Symptom("itl_stall", 1.0, Estimate(0.3, 0.3, 0.3), True, "critical"), (1.0, 1.0), (1.0, 1.0)),
-    ],
-)
-def test_an_objective_is_missed_by_severity_and_as_surely_as_the_bucket_allows(
-    symptom: Symptom | None, missed: tuple[float, float], surely: tuple[float, float]
-) -> None:
-    shown = fleet((engine(symptoms=(symptom,) if symptom else ()),))
-    objective = symptom.objective if symptom else "ttft_p99"
-    for name, expected in (("objective_missed", missed), ("objective_missed_surely", surely)):
-        found = [values(shown, name, BOTH, objective=objective, severity=s) for s in ("warning", "critical")]
-        assert found == [[value] for value in expected]
-
-
-def test_an_objective_that_was_not_measured_is_neither_missed_nor_met() -> None:
-    measured = replace(FULL, itl_stalled_ratio=None, itl_seconds=fleets.NONE)
-    shown = fleet((engine(windows={60.0: measured}),))
-    assert [len(values(shown, "objective_missed", BOTH, objective=name)) for name in BOTH.limits] == [2, 0, 0]
-
-
-def test_limits_are_those_of_each_model() -> None:
-    objectives = Objectives({"ttft_p99": Limit(2.5, 10.0)}, {"b": {"ttft_p99": Limit(1.0, 2.0)}})
-    shown = fleet((engine("x", model_name="a"), engine("y", model_name="a"), engine("x", model_name="b")))
-    for model_name, severity, seconds in (("a", "warning", 2.5), ("a", "critical", 10.0), ("b", "critical", 2.0)):
-        found = values(shown, "objective_seconds", objectives, model_name=model_name, severity=severity)
-        assert found == [seconds]
-
-
-def test_objective_counts_are_counters_by_objective_and_severity() -> None:
-    one = fleet((engine(),))
-    assert values(one, "objective_observations_total", objective="ttft_p99") == [9_120.0]
-    assert values(one, "objective_over_total", objective="ttft_p99", severity="warning") == [310.25]
-    assert values(one, "objective_over_surely_total", objective="ttft_p99", severity="critical") == [12.0]
 
 
 # --- the page as a whole
