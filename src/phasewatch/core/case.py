@@ -136,11 +136,11 @@ class Case:
         return preempted or sum(known) / len(known) > self.thresholds.most_scrapes
 
     @cached_property
-    def at_ceiling_share(self) -> float | None:
-        """Share of the waiting scrapes in which running stands at its maximum of the window."""
+    def at_ceiling(self) -> float | None:
+        """Mean of running over the waiting scrapes / its maximum of the window. Not the share of scrapes at the
+        maximum: a slot that is free for the moment of a scrape says nothing about the limit."""
         running = [page["running"] for page in self.queue_pages if "running" in page]
-        highest = self.window.gauges["running"].max if "running" in self.window.gauges else 0.0
-        return sum(value >= highest for value in running) / len(running) if running else None
+        return sum(running) / len(running) / self.running_max if running and self.running_max > 0 else None
 
     # --- inter-token latency -------------------------------------------------------------------------------------
 

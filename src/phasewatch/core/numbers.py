@@ -1,7 +1,5 @@
 """Window -> Numbers: every figure that the document and the gauges show. Unknown is None, nothing is judged."""
 
-from collections.abc import Sequence
-
 from phasewatch.core.histogram import edges, in_buckets
 from phasewatch.core.model import Histogram, KvCache, Latency, Numbers, Queue, Speculation, Tokens, Window
 from phasewatch.core.phases import computed_prompt_tokens, count_of, mean_of, phases, rho
@@ -79,7 +77,7 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def _queue(window: Window) -> Queue:
-    seconds, gauges, increases = window.seconds, window.gauges, window.increases
+    seconds, gauges = window.seconds, window.gauges
     running, waiting = gauges.get("running"), gauges.get(waiting_for_capacity(window))
     deferred, all_waiting = gauges.get("waiting_deferred"), gauges.get("waiting")
     first = window.histograms["ttft"].count if "ttft" in window.histograms else None
@@ -226,8 +224,3 @@ def _speculation(window: Window) -> Speculation:
         acceptance_ratio=_ratio(accepted, window.increases.get("spec_draft_tokens")),
         mean_accepted_length=None if per_draft is None else 1 + per_draft,  # the bonus token included
     )
-
-
-def scrape_values(window: Window, name: str) -> Sequence[float]:
-    """A gauge's value on each page of the window that has it."""
-    return [page[name] for page in scrapes(window) if name in page]

@@ -1,6 +1,6 @@
 """Where the time went: queue, prefill, decode and front end from exact sums; prefill's share of the engine's time."""
 
-from phasewatch.core.histogram import mean, sum_limits
+from phasewatch.core.histogram import mean
 from phasewatch.core.model import Histogram, Phase, Phases, Window
 from phasewatch.core.settings import Thresholds
 
@@ -75,7 +75,17 @@ def prompt_steps(window: Window) -> float | None:
     iterations, running = window.histograms.get("iteration_tokens"), window.gauges.get("running")
     if iterations is None or running is None:
         return None
-    return above_covering_edge(iterations, running.max)
+    return above_covering_edge(iterations, max(running.max, _largest_batch(window)))
+
+
+def _largest_batch(window: Window) -> float:
+    """The most streams a step served on average in any interval: scrapes alone miss short-lived requests."""
+    batches = (
+        one.histograms["itl"].count / one.histograms["iteration_tokens"].count
+        for one in window.steps
+        if "itl" in one.histograms and "iteration_tokens" in one.histograms and one.histograms["iteration_tokens"].count
+    )
+    return max(batches, default=0.0)
 
 
 def above_covering_edge(histogram: Histogram, value: float) -> float | None:
@@ -104,11 +114,3 @@ def rho(window: Window, seconds_per_token: float | None = None) -> float | None:
             return None
         seconds_per_token = prefill / (computed / carried)
     return min(1.0, computed / window.seconds * seconds_per_token)
-
-
-def trusted(histogram: Histogram | None) -> bool:
-    """Whether a histogram's sum can be true for its buckets (vLLM can add uptime-sized or negative values)."""
-    if histogram is None or histogram.total is None:
-        return False
-    low, high = sum_limits(histogram)
-    return low <= histogram.total <= high

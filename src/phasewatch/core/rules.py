@@ -76,9 +76,9 @@ def _room(case: Case) -> bool:
 
 def queue_batch_limit(case: Case) -> Finding | None:
     """Requests wait with room in the KV cache while as many run as ever: the batch is full (max_num_seqs)."""
-    rho, ceiling = case.numbers.rho, case.at_ceiling_share
+    rho, ceiling = case.numbers.rho, case.at_ceiling
     limits = case.thresholds
-    if not _room(case) or ceiling is None or ceiling < limits.at_ceiling_share:
+    if not _room(case) or ceiling is None or ceiling < limits.at_ceiling:
         return None
     if rho is not None and rho >= limits.prefill_bound_rho:
         return None

@@ -9,7 +9,7 @@ from phasewatch.core.model import Severity
 
 FAMILIES: tuple[str, ...] = ("ttft", "itl", "tpot", "e2e")
 STATISTICS: tuple[str, ...] = ("mean", "p50", "p90", "p99")
-OBJECTIVE_NAMES: tuple[str, ...] = tuple(f"{f}_{s}" for f in FAMILIES for s in STATISTICS) + ("itl_stall",)
+OBJECTIVE_NAMES: tuple[str, ...] = (*(f"{f}_{s}" for f in FAMILIES for s in STATISTICS), "itl_stall")
 
 Estimator = Literal["sums", "interpolation"]
 
@@ -106,7 +106,7 @@ class Thresholds:
     few_finishes: int = 5  # below this, finish-based phases are anecdotes
     steady_difference: float = 0.2  # first tokens against finishes in a steady window
     most_scrapes: float = 0.5
-    at_ceiling_share: float = 0.8  # of the waiting scrapes with running at its maximum
+    at_ceiling: float = 0.8  # running while requests wait / its maximum
     prefill_bound_rho: float = 0.5  # more than half of the engine's time is prefill
     saturated_rho: float = 0.8
     kv_full_ratio: float = 0.95  # only where the capacity in tokens is unknown

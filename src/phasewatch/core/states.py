@@ -98,7 +98,7 @@ def _with_page(progress: Progress, page: Snapshot) -> Progress:
     e2e = page.histograms.get("e2e")
     longest = progress.longest_request
     if e2e is not None and e2e.count > 0:
-        finite = [edge for edge in e2e.bounds[:-1]]
+        finite = e2e.bounds[:-1]
         # The bucket of the slowest request ends at the first edge that has them all.
         longest = next(
             (edge for edge, count in zip(finite, e2e.counts, strict=False) if count == e2e.count),

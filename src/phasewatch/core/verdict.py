@@ -1,4 +1,4 @@
-"""One engine's window -> an opinion: healthy, a cause, unknown, or none at all. What is held over time is states.hold."""
+"""One engine's window -> an opinion: healthy, a cause, unknown, or none at all. Holding it over time: states.hold."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -189,14 +189,14 @@ def _stall_words(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str,
     running, waiting = number(page.gauges.get("running", 0.0)), number(page.gauges.get("waiting", 0.0))
     if stall.kind == "admission_stalled":
         return (
-            f"{waiting} requests wait and nobody has been admitted for {seconds(stall.seconds)}, while {running} running"
-            f" still {'get' if progress.tokens_flow else 'got'} tokens ({stall.why}).",
+            f"{waiting} requests wait and nobody has been admitted for {seconds(stall.seconds)}, while {running}"
+            f" running still {'get' if progress.tokens_flow else 'got'} tokens ({stall.why}).",
             "a first token, or nobody waiting for room.",
         )
     if stall.why == "connections":
         return (
-            f"Connections pile up ({number(progress.fds)} open, {number(progress.fds_at_move)} when the engine last made"
-            f" a step) and nothing has moved for {seconds(stall.seconds)}. Either the engine hangs, or clients hold"
+            f"Connections pile up ({number(progress.fds)} open, {number(progress.fds_at_move)} when the engine last"
+            f" made a step) and nothing has moved for {seconds(stall.seconds)}. Either the engine hangs or clients hold"
             " connections without asking: send one probe request.",
             "one probe request that is answered.",
         )

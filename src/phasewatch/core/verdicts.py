@@ -1,4 +1,4 @@
-"""The closed set of verdicts, in the order of precedence that breaks ties (design: "within 0.1 the earlier row wins")."""
+"""The closed set of verdicts, in the order that breaks ties (within 0.1 the earlier row wins)."""
 
 VERDICTS: tuple[str, ...] = (
     "healthy",

@@ -53,7 +53,7 @@ class _Engine:
     born_at: float = 0.0
     pages: int = 1
     restarts: int = 0
-    held: Held = Held()
+    held: Held = field(default_factory=Held)
     causes: tuple[Cause, ...] = ()
     wait_over: bool = False
     stall: Stall | None = None  # the last one proven, and until when
