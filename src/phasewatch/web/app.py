@@ -55,7 +55,8 @@ def create_app(service: Service) -> FastAPI:
     @app.api_route("/api/v1/fleet", methods=READ)
     async def fleet(request: Request) -> JSONResponse:
         _known_parameters(request, ())
-        return JSONResponse(service.round.document)
+        interval = f"{service.config.scrape.interval:g}"
+        return JSONResponse(service.round.document, headers={"Phasewatch-Interval-Seconds": interval})
 
     @app.api_route("/api/v1/engines", methods=READ)
     async def engines(request: Request) -> JSONResponse:
