@@ -65,6 +65,13 @@ class LineAdapter(HTTPAdapter):
         self._line = line
         super().__init__(pool_connections=2, pool_maxsize=1, max_retries=0)
 
+    def build_connection_pool_key_attributes(self, *args: Any, **kwargs: Any) -> Any:
+        server, tls = super().build_connection_pool_key_attributes(*args, **kwargs)
+        # requests hands on an IPv6 zone as the URL writes it (%25eth0); only in brackets urllib3 makes it the system's.
+        if "%" in server["host"]:
+            server["host"] = f"[{server['host']}]"
+        return server, tls
+
     def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
         pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
         if not hasattr(pool, "shown_to"):

@@ -1,5 +1,6 @@
 """Polls targets into a recording."""
 
+import math
 import threading
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ class Counts:
     last_error: str | None = None
 
 
+LONGEST_SPREAD = 1.0  # seconds between the first and the last target of a round
 OnProgress = Callable[[str, Counts], None]
 MakeScraper = Callable[[Target], Scraper]
 
@@ -40,10 +42,10 @@ def record(
     """Scrapes every target each `interval` seconds, at once first, for `duration` seconds (None: until `stop`).
 
     Files are named after the Unix time at which the scrape began; time runs on the monotonic clock from there, so a
-    clock that is set does not shuffle pages. Targets are spread over a tenth of the interval. A target that fails or is
-    slow costs only itself. `on_progress(target's name, counts)` comes after each scrape, from one thread at a time.
-    `stop` ends the recording at once, a scrape under way is dropped. Raises RecordingError for an output folder that
-    cannot be used, two targets of one name, or a write that fails; and what on_progress raises.
+    clock that is set does not shuffle pages. Targets are spread over a tenth of the interval, at most 1 s. A target
+    that fails or is slow costs only itself. `on_progress(target's name, counts)` comes after each scrape, from one
+    thread at a time. `stop` ends the recording at once, a scrape under way is dropped. Raises RecordingError for an
+    output folder that cannot be used, two targets of one name, or a write that fails; and what on_progress raises.
     """
     if not targets:
         raise RecordingError("no target to record; name at least one URL")
@@ -63,7 +65,7 @@ def record(
                 on_progress(name, counts)
 
     def poll(index: int) -> Counts:
-        start = started + index / len(targets) * interval / 10
+        start = started + index / len(targets) * min(interval / 10, LONGEST_SPREAD)
         try:
             return _poll(scrapers[index], writer, unix_offset, start, interval, rounds, ended, report)
         except BaseException:
@@ -84,11 +86,11 @@ def record(
 
 
 def next_round(start: float, interval: float, after: int, now: float) -> int:
-    """The first round later than `after` that is not yet over at `now`: late rounds are skipped, never stacked.
+    """The first round after `after` that is still to come at `now`: late rounds are skipped, never stacked.
 
-    A round is late once the next one is due; `start` is when round 0 is due.
+    `start` is when round 0 is due.
     """
-    return max(after + 1, int((now - start) // interval))
+    return max(after + 1, math.ceil((now - start) / interval))
 
 
 def _poll(

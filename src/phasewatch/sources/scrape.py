@@ -1,6 +1,5 @@
 """One metrics page over HTTP: patient with what is harmless, strict about what is not a whole page, quick to let go."""
 
-import errno
 import os
 import threading
 import time
@@ -14,7 +13,7 @@ import urllib3
 
 from phasewatch import __version__
 from phasewatch.sources.line import Line, LineAdapter
-from phasewatch.sources.network_errors import explain, lower_first, system_error
+from phasewatch.sources.network_errors import causes, explain, lower_first
 from phasewatch.sources.pages import GZIP_MAGIC, MAX_PAGE_BYTES, OPENMETRICS, Gunzip, PageError, page_text, too_large
 from phasewatch.sources.target import DEFAULT_PORTS, Target
 
@@ -180,8 +179,8 @@ class Scraper:
                 )
             except requests.ConnectionError as error:
                 # A server may close a kept connection at the moment it is used again: that is no failure yet.
-                was_kept = self._line.opened == opened and system_error(error) in (None, errno.ECONNRESET, errno.EPIPE)
-                if is_last_try or not was_kept or isinstance(error, requests.Timeout | requests.exceptions.SSLError):
+                was_in_use = any(isinstance(cause, urllib3.exceptions.ProtocolError) for cause in causes(error))
+                if is_last_try or self._line.opened != opened or not was_in_use:
                     raise
         raise AssertionError("unreachable")
 
