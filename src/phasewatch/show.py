@@ -25,6 +25,7 @@ from phasewatch.core.model import (
     Phases,
     Queue,
     Remedy,
+    Symptom,
     TargetReport,
     Tokens,
 )
@@ -33,6 +34,8 @@ UNKNOWN = "-"
 # Times above this are Unix time (2001 and later), below it a recording's own seconds.
 _UNIX = 1e9
 _BAR = 20
+# When the KV cache will be full in more seconds than this, it is no news.
+_FAR = 3600.0
 
 _LATENCIES = (("TTFT", "ttft_seconds"), ("ITL", "itl_seconds"), ("TPOT", "tpot_seconds"), ("e2e", "e2e_seconds"))
 _PHASES = (
@@ -104,13 +107,18 @@ def estimate(value: Estimate | None, *, bounds: bool = True) -> str:
     return f"{text} ({low}-{high})"
 
 
+def safe(text: str) -> str:
+    """Names and errors come from outside: none of them may steer the terminal or begin a line of its own."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def verdict_style(verdict: str | None) -> str:
     return {None: "dim", "healthy": "bold green", "unknown": "bold yellow"}.get(verdict, "bold red")
 
 
 def name(engine: EngineReport) -> str:
     """target, and the engine where a target can have several."""
-    return engine.key.target + ("" if engine.key.engine in ("", "0") else f" engine {engine.key.engine}")
+    return safe(engine.key.target) + ("" if engine.key.engine in ("", "0") else f" engine {safe(engine.key.engine)}")
 
 
 def needs_a_look(engine: EngineReport) -> bool:
@@ -131,7 +139,10 @@ def fleet(report: Fleet) -> RenderableType:
     errors = {t.target: t.last_error for t in report.targets if t.last_error}
     for engine in sorted(report.engines, key=lambda e: (not needs_a_look(e), engine_order(e))):
         if lonely or needs_a_look(engine):
-            parts += [Text(), engine_block(engine, report.at, advised, errors.get(engine.key.target))]
+            parts += [
+                *([Text()] if parts else []),
+                engine_block(engine, report.at, advised, errors.get(engine.key.target)),
+            ]
     for advisory in _common_advisories(report, lonely):
         parts.append(advisory)
     seen = {e.key.target for e in report.engines}
@@ -146,8 +157,8 @@ def engine_block(
 ) -> Group:
     """One engine. advised: remedies already printed, by whose block: they are not printed twice."""
     head = Text()
-    head.append(engine.key.target, style="bold")
-    head.append(f"  model {engine.key.model_name or UNKNOWN}  engine {engine.key.engine or UNKNOWN}")
+    head.append(safe(engine.key.target), style="bold")
+    head.append(safe(f"  model {engine.key.model_name or UNKNOWN}  engine {engine.key.engine or UNKNOWN}"))
     head.append(f"  vLLM {engine.version}" if engine.version else "")
     head.append(f"  {engine.role}" if engine.role else "")
     head.append("  ")
@@ -156,9 +167,11 @@ def engine_block(
     head.append(f"  restarts: {engine.restarts}" if engine.restarts else "", style="yellow")
     body: list[RenderableType] = [_verdict_line(engine, at)]
     if error:
-        body.append(Text(error, style="red"))
+        body.append(Text(safe(error), style="red"))
     if engine.summary:
-        body.append(Text(engine.summary))
+        body.append(Text(safe(engine.summary)))
+    if engine.symptoms:
+        body.append(_labelled("missed", _join(map(_symptom, engine.symptoms))))
     if engine.numbers is not None:
         body += [Text(" "), *_numbers(engine.numbers)]
     body += _actions(engine, advised)
@@ -178,6 +191,12 @@ def _verdict_line(engine: EngineReport, at: float) -> Text:
     if any(c.easing for c in engine.causes[:1]):
         line.append("  easing", style="green")
     return line
+
+
+def _symptom(symptom: Symptom) -> str:
+    limit = f" over {seconds(symptom.limit_seconds)}" if symptom.limit_seconds is not None else ""
+    value = f" {estimate(symptom.value, bounds=False)}" if symptom.value is not None else ""
+    return f"{symptom.objective}{value}{limit}{'' if symptom.surely else ' (possibly)'}"
 
 
 def _numbers(numbers: Numbers) -> Iterator[RenderableType]:
@@ -263,7 +282,7 @@ def _kv(kv: KvCache) -> str:
     return _join((
         f"{ratio(kv.usage_ratio)}{capacity}" if kv.usage_ratio is not None else None,
         f"{_figures(kv.preemptions_per_second)} preemptions/s" if kv.preemptions_per_second else None,
-        f"full in {seconds(full)}" if full is not None else None,
+        f"full in {seconds(full)}" if full is not None and full < _FAR else None,
     ))  # fmt: skip
 
 
@@ -291,8 +310,11 @@ def _actions(engine: EngineReport, advised: dict[tuple[Remedy, ...], str]) -> It
             yield _labelled("evidence", _join(f"{k} {_evidence(k, v)}" for k, v in leading.evidence.items()))
         if leading.would_change_my_mind:
             yield _labelled("doubt it if", leading.would_change_my_mind)
+        also = [f"{c.symptom} (confidence {c.confidence})" for c in others if c and c.verdict == leading.verdict]
+        if also:
+            yield _labelled("explains", _join((f"{leading.symptom} (confidence {leading.confidence})", *also)))
     for cause in others:
-        if cause is not None:
+        if cause is not None and cause.verdict != engine.verdict:
             yield _labelled("also", _other(cause))
     for advisory in engine.advisories:
         yield _labelled("note", f"{advisory.summary} {advisory.remedy}".strip())
@@ -318,7 +340,7 @@ def _labelled(label: str, text: str) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(style="dim", no_wrap=True, min_width=11)
     table.add_column()
-    table.add_row(f"{label}:", text)
+    table.add_row(f"{label}:", safe(text))
     return table
 
 
@@ -362,7 +384,7 @@ def _common_advisories(report: Fleet, lonely: bool) -> Iterator[RenderableType]:
 
 def _model_line(model: ModelReport) -> Text:
     line = Text()
-    line.append(model.model_name, style="bold")
+    line.append(safe(model.model_name), style="bold")
     line.append(f" ({_join(f'{count} {state}' for state, count in model.engines.items() if count)}): ")
     line.append(model.verdict or "no verdict", style=verdict_style(model.verdict))
     numbers = next(iter(model.windows.values()), None)
@@ -374,9 +396,9 @@ def _model_line(model: ModelReport) -> Text:
 
 def target_line(target: TargetReport) -> Text:
     line = Text()
-    line.append(target.target, style="bold")
+    line.append(safe(target.target), style="bold")
     line.append(f"  {target.state}", style=_STATE_STYLE.get(target.state, "red"))
-    line.append(f"  {target.last_error}" if target.last_error else "")
+    line.append(f"  {safe(target.last_error)}" if target.last_error else "")
     return line
 
 

@@ -3,13 +3,10 @@
 import gzip
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from phasewatch.sources.looping import Loop
-
-CAPTURES = Path("/work/shared/captures")
 
 FIRST = """\
 # HELP vllm:x_total A counter with "# TYPE" in its help.
@@ -65,7 +62,10 @@ def test_gauges_creation_times_and_untyped_samples_are_left_alone():
 
 def test_a_series_made_at_its_first_event_stays_in_later_rounds_inside_its_family():
     again = Loop([FIRST, LAST], period=2.0).page(FIRST, 0, 1)
-    assert 'http_requests_total{handler="/metrics"} 2.0\nhttp_requests_total{handler="/v1/completions"} 6.0\n# TYPE' in again
+    assert (
+        'http_requests_total{handler="/metrics"} 2.0\nhttp_requests_total{handler="/v1/completions"} 6.0\n# TYPE'
+        in again
+    )
 
 
 def test_openmetrics_names_counters_without_total_in_their_type_line():
@@ -75,7 +75,9 @@ def test_openmetrics_names_counters_without_total_in_their_type_line():
 
 
 def test_a_restart_inside_the_recording_is_one_again_with_a_later_start_each_round():
-    started = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {}\n# TYPE n_total counter\nn_total {}\n"
+    started = (
+        "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {}\n# TYPE n_total counter\nn_total {}\n"
+    )
     pages = [started.format(100.0, 50), started.format(100.0, 60), started.format(140.0, 2), started.format(140.0, 9)]
     loop = Loop(pages, period=200.0)
     served = [values(loop.page(page, i, cycle)) for cycle in range(3) for i, page in enumerate(pages)]
@@ -84,8 +86,8 @@ def test_a_restart_inside_the_recording_is_one_again_with_a_later_start_each_rou
 
 
 @pytest.mark.parametrize("name", ["healthy", "burst", "two-engines", "two-frontends"])
-def test_no_count_of_a_real_recording_ever_falls_over_three_rounds(name):
-    paths = sorted((CAPTURES / name / "demo").glob("*.prom.gz"))[::10]
+def test_no_count_of_a_real_recording_ever_falls_over_three_rounds(captures, name):
+    paths = sorted((captures / name / "demo").glob("*.prom.gz"))[::10]
     pages = [gzip.decompress(path.read_bytes()).decode() for path in paths]
     loop = Loop(pages, period=100.0)
     served = [values(loop.page(page, i, cycle)) for cycle in range(3) for i, page in enumerate(pages)]

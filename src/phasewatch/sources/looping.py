@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from prometheus_client.utils import floatToGoString
-
 _TYPE = re.compile(r"# TYPE (\S+) (\S+)\s*$")
 # Series (a label value may hold anything but a bare quote), value, and the rest: timestamp, exemplar, line end.
 _SAMPLE = re.compile(r'([^\s{#][^\s{]*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?)[ \t]+(\S+)(.*)', re.DOTALL)
@@ -101,19 +99,19 @@ class Loop:
             if sample is not None and sample.kind:
                 missing.pop(sample.series, None)
                 if offset := self._offset(sample, begun_again, cycle):
-                    line = f"{sample.series} {floatToGoString(sample.value + offset)}{sample.rest}"
+                    line = f"{sample.series} {sample.value + offset!r}{sample.rest}"
                 ends[sample.family] = len(lines) + 1
             lines.append(line)
         for sample in reversed(missing.values()):
-            value = floatToGoString(self._offset(sample, begun_again, cycle))
+            value = self._offset(sample, begun_again, cycle)
             end = ends.get(sample.family)
             if end is not None:
-                lines.insert(end, f"{sample.series} {value}\n")
+                lines.insert(end, f"{sample.series} {value!r}\n")
                 ends = {family: at + (at > end) for family, at in ends.items()}
         return "".join(lines)
 
     def _made_later(self) -> dict[str, _Sample]:
-        """Series that the web server made at their first event: in a second round they have been there from the start."""
+        """Series that the web server made at their first event: later rounds have them from the start."""
         return {s: v for s, v in self._last.items() if s not in self._first and v.kind != "since"}
 
     def _offset(self, sample: _Sample, begun_again: bool, cycle: int) -> float:

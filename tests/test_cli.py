@@ -1,0 +1,420 @@
+"""The command line as a user meets it: data on stdout, one clear line on stderr, the right exit code."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import requests
+
+from phasewatch import __version__, cli
+from phasewatch.core.document import SCHEMA
+from phasewatch.sources.recording import open_recording
+from support import HttpServer, Reply, wait_until
+
+QUICK = ("--for", "500ms", "--interval", "100ms")
+OBJECTIVES = ("--objective", "ttft_p99=1s", "--objective", "itl_p99=250ms")
+COMMAND = [sys.executable, "-m", "phasewatch"]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`run("diagnose", ...)` -> (exit code, stdout, stderr), in this process."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = cli.run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def page(captures: Path, name: str = "healthy", second: int = 40) -> bytes:
+    found = sorted((captures / name / "demo").glob(f"{second:04d}*.prom.gz"))
+    return gzip.decompress(found[0].read_bytes())
+
+
+# --- wrong usage
+
+
+def test_version_and_help_are_data(run: Run) -> None:
+    assert run("--version") == (0, f"phasewatch {__version__}\n", "")
+    for arguments in ([], ["--help"], ["diagnose", "-h"]):
+        code, out, err = run(*arguments)
+        assert (code, err) == (0, "")
+        assert out.startswith("Usage: phasewatch")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nope"], "No such command 'nope'"),
+        (["diagnose"], "Missing argument 'SOURCE...'"),
+        (["diagnose", "x", "--nope"], "No such option"),
+        (["diagnose", "http://localhost:1", "--for", "abc"], "'abc' is no duration; write it like 250ms"),
+        (["diagnose", "http://localhost:1", "--for", "0s"], "must be above zero"),
+        (["diagnose", "http://localhost:1", "--format", "xml"], "'xml'"),
+        (["diagnose", "http://localhost:1", "--objective", "p99=1s"], "objective 'p99=1s': write NAME=DURATION"),
+        (["diagnose", "http://localhost:1", "--objective", "ttft_p99=fast"], "'fast' is no duration"),
+        (["diagnose", "http://localhost:1", "--estimator", "guess"], "'guess'"),
+        (["diagnose", "http://localhost:1", "--at", "5"], "--at picks a moment of a recording"),
+        (["diagnose", "http://h:1", "http://h:1/metrics"], "h:1 is named twice"),
+        (["diagnose", "ftp://h"], "write http:// or https://"),
+        (["record", "http://h:1"], "Missing option '--out'"),
+        (["record", "http://h:1", "http://h:1", "--out", "/tmp/x"], "h:1 is named twice"),
+        (["replay", "x", "--loop"], "--loop has no meaning without --serve"),
+        (["replay", "x", "--serve", "--step", "1s"], "--step has no meaning with --serve"),
+        (["replay", "x", "--serve", "--speed", "-1"], "'-1' is no speed"),
+        (["demo", "--web.listen-address", "nowhere"], "'nowhere' is no address to listen on"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(run: Run, arguments: list[str], says: str) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("phasewatch: ")
+    assert says in err
+
+
+# --- bad sources
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: path / "missing", "no such recording; for a server write its URL"),
+        (lambda path: path, "has no pages"),
+        (lambda path: _file(path / "page.prom", b"x 1\n"), "is a file; a recording is a folder"),
+        (lambda path: _file(path / "1.prom", b"<html><body>no</body></html>").parent, "an HTML page came"),
+        (lambda path: _file(path / "1.prom.gz", gzip.compress(b"x 1\n" * 99)[:20]).parent, "ends in the middle"),
+    ],
+    ids=["missing", "empty folder", "file", "HTML page", "truncated gzip"],
+)
+def test_a_recording_that_cannot_be_read_is_one_line_and_exit_code_3(
+    run: Run, tmp_path: Path, make: Callable[[Path], Path], says: str
+) -> None:
+    source = make(tmp_path)
+    code, out, err = run("diagnose", source)
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert says in err
+    assert str(tmp_path) in err
+
+
+def _file(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def _hang(request: object) -> None:
+    request.server.stopping.wait(30)  # type: ignore[attr-defined]
+
+
+def _endless(request: object) -> None:
+    request.send_response(200)  # type: ignore[attr-defined]
+    request.end_headers()  # type: ignore[attr-defined]
+    line = b'vllm:num_requests_running{engine="0",model_name="m"} 1.0\n' * 2000
+    while not request.server.stopping.is_set():  # type: ignore[attr-defined]
+        request.wfile.write(line)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("route", "says"),
+    [
+        (b"<!doctype html><p>hello", "an HTML page came instead of a metrics page"),
+        (b"", "the page is empty"),
+        (Reply(b"no", 401), "answered 401"),
+        (Reply(b"no", 404), "answered 404"),
+        (Reply(b"no", 500), "answered 500"),
+        (Reply(status=302, headers={"Location": "/metrics"}), "redirected in a circle"),
+        (_hang, "nothing came for"),
+        (_endless, "the page is larger than"),
+    ],
+    ids=["HTML", "empty", "401", "404", "500", "redirect circle", "timeout", "endless"],
+)
+def test_a_server_that_cannot_be_read_is_told_early_in_clear_lines_and_exit_code_3(
+    run: Run, http_server: Callable[..., HttpServer], route: object, says: str
+) -> None:
+    server = http_server({"/metrics": route})
+    code, out, err = run("diagnose", server.url, "--for", "5m")
+    assert (code, out) == (3, "")
+    assert err.splitlines()[-1].startswith("phasewatch: http://127.0.0.1")
+    assert says in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_a_refusing_server_is_told_early(run: Run, free_port: int) -> None:
+    code, out, err = run("diagnose", f"localhost:{free_port}", "--for", "5m")
+    assert (code, out) == (3, "")
+    assert "connection refused; nothing listens there" in err.splitlines()[-1]
+
+
+def test_one_bad_server_costs_only_itself(run: Run, captures: Path, http_server, free_port: int) -> None:
+    good = http_server({"/metrics": page(captures)})
+    code, out, err = run("diagnose", good.url, f"http://127.0.0.1:{free_port}", *QUICK, "--format", "json")
+    states = {t["target"]: (t["state"], t["last_error"]) for t in json.loads(out)["targets"]}
+    assert code == 1
+    assert states[f"127.0.0.1:{good.server_port}"] == ("warming_up", None)
+    state, error = states[f"127.0.0.1:{free_port}"]
+    assert state == "down"
+    assert "connection refused" in error
+    assert "connection refused" in err
+
+
+# --- diagnose
+
+
+def test_a_recording_is_diagnosed_at_its_end_or_where_asked(run: Run, captures: Path) -> None:
+    code, out, err = run("diagnose", captures / "burst", *OBJECTIVES, "--at", "60", "--format", "json")
+    document = json.loads(out)
+    (engine,) = document["engines"]
+    assert (code, err, document["schema"], document["at"]) == (1, "", SCHEMA, 60.0)
+    assert (engine["state"], engine["verdict"]) == ("serving", "queue_batch_limit")
+    assert run("diagnose", captures / "healthy", *OBJECTIVES)[0] == 0
+    assert run("diagnose", captures / "idle")[0] == 0
+
+
+def test_a_recording_too_short_for_a_verdict_is_exit_code_3(run: Run, captures: Path) -> None:
+    code, out, _ = run("diagnose", captures / "healthy", "--at", "4")
+    assert code == 3
+    assert "warming" in out
+
+
+def test_a_moment_before_the_recording_is_refused(run: Run, captures: Path) -> None:
+    code, _, err = run("diagnose", captures / "healthy", "--at", "-1")
+    assert code == 3
+    assert "no page up to second -1" in err
+
+
+def test_several_recordings_keep_targets_of_the_same_name_apart(run: Run, captures: Path) -> None:
+    code, out, _ = run("diagnose", captures / "burst", captures / "idle", *OBJECTIVES, "--at", "60", "--format", "json")
+    verdicts = {Path(e["target"]).parent.name: e["verdict"] for e in json.loads(out)["engines"]}
+    assert (code, verdicts) == (1, {"burst": "queue_batch_limit", "idle": None})
+
+
+def test_the_window_and_the_estimator_are_taken(run: Run, captures: Path) -> None:
+    def p99(*arguments: str) -> float:
+        _, out, _ = run("diagnose", captures / "burst", "--at", "60", "--format", "json", *arguments)
+        return float(json.loads(out)["engines"][0]["ttft_seconds"]["p99"]["value"])
+
+    assert p99("--window", "20s") < p99()
+    assert 10 < p99("--estimator", "interpolation") <= 20
+
+
+def test_the_table_is_plain_where_it_is_no_terminal_and_says_what_to_do_first(run: Run, captures: Path) -> None:
+    _, out, _ = run("diagnose", captures / "burst", *OBJECTIVES, "--at", "60")
+    assert "\x1b" not in out
+    assert "QUEUE_BATCH_LIMIT" in out
+    assert re.search(r"do first: +shed load", out)
+
+
+# --- record, replay, and back
+
+
+def test_what_is_recorded_live_replays_to_the_same_numbers(
+    run: Run, captures: Path, tmp_path: Path, http_server: Callable[..., HttpServer]
+) -> None:
+    body = page(captures)
+    server = http_server({"/metrics": body})
+    out = tmp_path / "out"
+    code, stdout, err = run("record", server.url, "--out", out, "--interval", "100ms", "--for", "300ms")
+    assert (code, stdout) == (0, f"{out}\n")
+    assert f"127.0.0.1:{server.server_port}: 4 pages, 0 failures" in err
+    (target,) = open_recording(out).targets
+    assert [entry.read().encode() for entry in target.entries] == [body] * 4
+    assert run("diagnose", out)[0] == 3
+
+
+def test_record_says_when_no_page_could_be_read(run: Run, tmp_path: Path, free_port: int) -> None:
+    url = f"http://127.0.0.1:{free_port}"
+    code, out, err = run("record", url, "--out", tmp_path / "out", "--interval", "50ms", "--for", "100ms")
+    assert (code, out) == (3, "")
+    assert "connection refused" in err
+    assert err.splitlines()[-1] == "phasewatch: no page could be read"
+
+
+def test_record_refuses_a_folder_that_holds_something_else(run: Run, tmp_path: Path) -> None:
+    _file(tmp_path / "thesis.txt", b"precious")
+    code, _, err = run("record", "http://127.0.0.1:1", "--out", tmp_path)
+    assert code == 2
+    assert "is not empty and no recording" in err.splitlines()[-1]
+
+
+def test_replay_is_one_document_a_step_on_the_recordings_own_clock(run: Run, captures: Path) -> None:
+    code, out, err = run("replay", captures / "burst", *OBJECTIVES)
+    documents = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [d["at"] for d in documents] == [10.0 * n for n in range(1, 12)]
+    assert {d["schema"] for d in documents} == {SCHEMA}
+    assert [d["engines"][0]["verdict"] for d in documents][3] == "queue_batch_limit"
+
+
+def test_replay_as_a_table_has_a_line_an_engine_for_each_step(run: Run, captures: Path) -> None:
+    code, out, _ = run("replay", captures / "restart", "--format", "table", "--step", "20s", *OBJECTIVES)
+    header, *lines = out.splitlines()
+    assert (code, len(lines)) == (0, 8)
+    assert header.split()[:4] == ["time", "engine", "state", "verdict"]
+    assert lines[2].split()[:4] == ["60", "s", "demo", "down"]
+
+
+def test_the_verdict_of_diagnose_is_that_of_replay_at_the_same_moment(run: Run, captures: Path) -> None:
+    _, out, _ = run("replay", captures / "interference", *OBJECTIVES)
+    at_50 = json.loads(out.splitlines()[4])
+    _, out, _ = run("diagnose", captures / "interference", *OBJECTIVES, "--at", "50", "--format", "json")
+    assert json.loads(out) == at_50
+
+
+def test_a_recording_shorter_than_a_step_says_so(run: Run, captures: Path) -> None:
+    code, out, err = run("replay", captures / "idle", "--step", "1h")
+    assert (code, out) == (0, "")
+    assert "less than one step" in err
+
+
+# --- as processes
+
+
+def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_recording_served_again_is_diagnosed_like_a_live_server(captures: Path) -> None:
+    with start("replay", captures / "max-num-seqs", "--serve", "--speed", "4", "--loop") as served:
+        try:
+            assert served.stdout is not None
+            target, url = served.stdout.readline().split()
+            assert target == "demo"
+            done = subprocess.run(
+                [*COMMAND, "diagnose", url, "--for", "13s", "--interval", "500ms", *OBJECTIVES],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            served.send_signal(signal.SIGINT)
+            assert served.wait(10) == 0
+            assert served.stderr is not None
+            assert "stopped" in served.stderr.read()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "QUEUE_BATCH_LIMIT" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_without_loop_serving_ends_with_the_recording(run: Run, captures: Path) -> None:
+    code, out, err = run("replay", captures / "idle", "--serve", "--speed", "200")
+    assert (code, err.splitlines()[-1]) == (0, "the recording is over")
+    assert re.fullmatch(r"demo http://127\.0\.0\.1:\d+/metrics\n", out)
+
+
+def test_a_port_that_a_replayed_target_cannot_have_is_one_line(run: Run, captures: Path, http_server) -> None:
+    taken = http_server({}).server_port
+    code, out, err = run("replay", captures / "idle", "--serve", "--listen", f"127.0.0.1:{taken}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"cannot listen on 127.0.0.1:{taken}" in err
+
+
+def test_ctrl_c_ends_watching_early_and_still_judges(captures: Path, http_server: Callable[..., HttpServer]) -> None:
+    server = http_server({"/metrics": page(captures)})
+    with start("diagnose", server.url, "--for", "10m", "--interval", "100ms", "--format", "json") as watching:
+        wait_until(lambda: len(server.requests) > 2, "the server was read")
+        watching.send_signal(signal.SIGINT)
+        out, err = watching.communicate(timeout=10)
+    assert watching.returncode == 3
+    assert json.loads(out)["engines"][0]["state"] == "warming_up"
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_ends_a_recording_and_keeps_it(
+    captures: Path, tmp_path: Path, http_server: Callable[..., HttpServer]
+) -> None:
+    server = http_server({"/metrics": page(captures)})
+    out = tmp_path / "out"
+    with start("record", server.url, "--out", out, "--interval", "100ms") as recording:
+        wait_until(lambda: len(server.requests) > 2, "the server was read")
+        recording.send_signal(signal.SIGINT)
+        _, err = recording.communicate(timeout=10)
+    assert (recording.returncode, "Traceback" in err) == (0, False)
+    assert len(open_recording(out).targets[0].entries) >= 2
+
+
+def test_a_reader_that_goes_away_is_no_error(captures: Path) -> None:
+    with start("replay", captures / "healthy", "--step", "1s") as replaying:
+        assert replaying.stdout is not None
+        assert replaying.stderr is not None
+        replaying.stdout.readline()
+        replaying.stdout.close()
+        assert replaying.wait(30) == 141
+        assert replaying.stderr.read() == ""
+
+
+# --- serve and check-config
+
+
+def test_check_config_sums_up_a_good_file_and_names_every_mistake_of_a_bad_one(run: Run, tmp_path: Path) -> None:
+    good = _file(tmp_path / "good.yml", b"targets:\n  - http://a:8000\nobjectives:\n  ttft_p99: 3s\n")
+    code, out, err = run("check-config", good)
+    assert code == 0
+    assert out.startswith(f"{good}: ok: 1 target(s) every 10s, windows 1m, 5m")
+    assert "warning: " in err
+    assert "nearest edges are 2.5s and 5s" in err
+    bad = _file(
+        tmp_path / "bad.yml", b"targets: [http://a:8000, http://a:8000]\nscrape:\n  intervall: 1s\n  interval: 5\n"
+    )
+    code, out, err = run("check-config", bad)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 3
+    assert all(re.match(rf"{re.escape(str(bad))}:\d+: ", line) for line in err.splitlines())
+    assert run("check-config", tmp_path / "missing.yml")[0] == 2
+
+
+def test_serve_refuses_a_wrong_configuration_with_a_line_a_mistake(run: Run, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("VLLM_TARGETS", raising=False)
+    code, out, err = run("serve")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no target" in err
+    code, _, err = run("serve", "--config.file", tmp_path / "missing.yml")
+    assert code == 2
+    assert "missing.yml" in err
+
+
+def test_serve_takes_targets_from_the_environment_and_ends_cleanly_on_sigterm(
+    captures: Path, http_server: Callable[..., HttpServer], free_port: int
+) -> None:
+    vllm = http_server({"/metrics": page(captures)})
+    listen = f"127.0.0.1:{free_port}"
+    with start("serve", "--web.listen-address", listen, VLLM_TARGETS=vllm.url) as serving:
+        try:
+            document = wait_until(lambda: _engines(f"http://{listen}/api/v1/fleet"), "the fleet has an engine")
+        finally:
+            serving.send_signal(signal.SIGTERM)
+            _, err = serving.communicate(timeout=20)
+    assert serving.returncode == 0, err
+    assert document[0]["target"] == f"127.0.0.1:{vllm.server_port}"
+    assert "Traceback" not in err
+
+
+def _engines(url: str) -> list[dict[str, object]]:
+    try:
+        return list(requests.get(url, timeout=2).json()["engines"])
+    except requests.RequestException:
+        return []
+
+
+def test_a_port_that_is_taken_is_one_line(captures: Path, http_server: Callable[..., HttpServer]) -> None:
+    vllm = http_server({"/metrics": page(captures)})
+    with start("serve", "--web.listen-address", f"127.0.0.1:{vllm.server_port}", VLLM_TARGETS=vllm.url) as serving:
+        _, err = serving.communicate(timeout=20)
+    assert serving.returncode == 2
+    assert "--web.listen-address" in err.splitlines()[-1]
