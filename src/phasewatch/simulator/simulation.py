@@ -1,12 +1,12 @@
 """Servers, router and clients on one clock: `advance` it, look at the pages, read what the clients saw."""
 
-import math
 from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from phasewatch.simulator.config import Arrival, Config, Flow, Length, Server
+from phasewatch.simulator.clients import Source
+from phasewatch.simulator.config import Arrival, Config, Server
 from phasewatch.simulator.engine import Engine
 from phasewatch.simulator.frontend import FrontEnd
 from phasewatch.simulator.messages import Request, StepResult
@@ -14,7 +14,6 @@ from phasewatch.simulator.metrics import Page
 from phasewatch.simulator.speed import Speed
 
 _WARM_UP = (-20.0, -15.0)  # seconds at which each server gets a small request before the story begins
-_RETRY_SECONDS = 1.0  # a closed-loop client asks again that long after a failed request, at least
 _LOADING_SECONDS = 60.0  # from process start to its first metric: the model is loaded
 
 
@@ -34,10 +33,10 @@ class _Process:
             Engine(server.machine, server.flags, server.faults, random, fleet.at, self._emitter(index))
             for index in range(server.flags.data_parallel)
         ]
-        self._frontend_speed = Speed(server.faults.frontend_speed)
+        self.frontend_speed = Speed(server.faults.frontend_speed)
         self.frontends = [
             FrontEnd(
-                server.frontend, self._frontend_speed, self.page, self.engines, fleet.at, fleet.delivered, fleet.ended
+                server.frontend, self.frontend_speed, self.page, self.engines, fleet.at, fleet.delivered, fleet.ended
             )
             for _ in range(server.flags.api_servers)
         ]
@@ -151,19 +150,24 @@ class Fleet:
             raise DownError("ConnectionRefusedError")
         return target.process.render(target.server, self.now)
 
+    def standing(self, name: str) -> bool:
+        """Whether the target listens but its front end stands still, so that a page would have to be waited for."""
+        process = self.targets[name].process
+        return process is not None and process.frontend_speed.at(self.now) <= 0.0
+
     # --- clients ---------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         if self.config.warm:
             for name in self.targets:
                 for when in _WARM_UP:
-                    self.at(when, lambda now, name=name: self._send(Arrival(now, 64, 8), now, name))  # type: ignore[misc]
+                    self.at(when, lambda now, name=name: self.send(Arrival(now, 64, 8), now, name))  # type: ignore[misc]
         for arrival in self.config.arrivals:
-            self.at(arrival.send, lambda now, arrival=arrival: self._send(arrival, now))  # type: ignore[misc]
+            self.at(arrival.send, lambda now, arrival=arrival: self.send(arrival, now))  # type: ignore[misc]
         for index, flow in enumerate(self.config.flows):
-            _Source(flow, self, Random(f"{self.seed}/flow/{index}"), flow.name or f"flow{index}").begin()
+            Source(flow, self.at, self.send, Random(f"{self.seed}/flow/{index}"), flow.name or f"flow{index}").begin()
 
-    def _send(
+    def send(
         self,
         arrival: Arrival,
         now: float,
@@ -266,59 +270,6 @@ class Fleet:
             | ({"done": True} if each.done else {}) | ({"error": each.error} if each.error else {})
             for each in self.requests
         ]  # fmt: skip
-
-
-class _Source:
-    """Clients of one flow."""
-
-    def __init__(self, flow: Flow, fleet: Fleet, random: Random, name: str) -> None:
-        self._flow, self._fleet, self._random, self._name = flow, fleet, random, name
-        self._prompts: dict[int, int] = {}
-
-    def begin(self) -> None:
-        flow, at = self._flow, self._fleet.at
-        for _ in range(flow.burst):
-            at(flow.start + self._random.uniform(0, 0.1), lambda now: self._ask(now, None))
-        for client in range(flow.clients):
-            at(flow.start + self._random.uniform(0, flow.ramp), lambda now, c=client: self._ask(now, c))  # type: ignore[misc]
-        if flow.rate or flow.every:
-            at(flow.start + (self._gap() if flow.rate else 0.0), self._tick)
-
-    def _gap(self) -> float:
-        return self._flow.every or self._random.expovariate(self._flow.rate)
-
-    def _tick(self, now: float) -> None:
-        if now < self._flow.end:
-            self._ask(now, None)
-            self._fleet.at(now + self._gap(), self._tick)
-
-    def _ask(self, now: float, client: int | None) -> None:
-        flow, random = self._flow, self._random
-        if now >= flow.end:
-            return
-        prompt = self._length(flow.prompt)
-        head = (f"{self._name}/{random.randrange(flow.heads)}", flow.head) if flow.head else None
-        if flow.repeat and client is not None:
-            prompt = self._prompts.setdefault(client, prompt)
-            head = (f"{self._name}/client{client}", prompt)
-        output = self._length(flow.output)
-        stops = random.random() < flow.stop
-        leaves = random.randint(1, max(1, output - 1)) if random.random() < flow.leave else None
-
-        def after(time: float, done: bool) -> None:
-            pause = random.expovariate(1 / flow.think) if flow.think else 0.0
-            self._fleet.at(time + (pause if done else max(pause, _RETRY_SECONDS)), lambda then: self._ask(then, client))
-
-        self._fleet._send(
-            Arrival(now, prompt, output, 2 * output if stops else output, head, flow.timeout, self._name), now,
-            leave_after=leaves, after=after if client is not None else None,
-        )  # fmt: skip
-
-    def _length(self, length: Length) -> int:
-        value = length.mean
-        if length.spread:
-            value = self._random.lognormvariate(math.log(length.mean) - length.spread**2 / 2, length.spread)
-        return round(min(max(value, length.low), length.high))
 
 
 class Simulator:
