@@ -38,7 +38,10 @@ class Round(Collector):
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """(page, content type) for an Accept header: text 0.0.4, text 1.0.0 or OpenMetrics."""
-        encode, content_type = exposition.choose_encoder(accept)
+        try:
+            encode, content_type = exposition.choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is no number
+            encode, content_type = exposition.choose_encoder("")
         page = self._pages.get(content_type)
         if page is None:
             page = encode(self)

@@ -30,7 +30,7 @@ NO_STORE = {"Cache-Control": "no-cache"}
 
 def create_app(service: Service) -> FastAPI:
     """The application over a service, which the caller starts and stops."""
-    app = FastAPI(title="phasewatch", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="phasewatch", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
 
     @app.middleware("http")
