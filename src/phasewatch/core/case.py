@@ -1,13 +1,14 @@
 """What a rule may look at: one symptom, the window, its numbers, and the measures that several rules share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
 from phasewatch.core.histogram import edges, in_buckets, mean
 from phasewatch.core.model import Confidence, Histogram, Numbers, Symptom, Window
 from phasewatch.core.numbers import capacity_tokens, waiting_for_capacity
+from phasewatch.core.past import PastView, arriving_context
 from phasewatch.core.phases import count_of, frontend_seconds, mean_of, output_lag_seconds
 from phasewatch.core.settings import Limits, Thresholds
 from phasewatch.core.states import stepped, work_in_hand
@@ -17,7 +18,8 @@ from phasewatch.core.window import scrapes
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule found. score: share of the excess, 0 to 1. eliminated: proven only by ruling the others out."""
+    """What a rule found. score: share of the excess, 0 to 1. eliminated: proven only by ruling the others out.
+    at_most: the confidence that this evidence can bear."""
 
     score: float
     evidence: Mapping[str, float | str]
@@ -25,7 +27,7 @@ class Finding:
     would_change_my_mind: str
     easing: bool = False
     eliminated: bool = False
-    capped: Confidence | None = None
+    at_most: Confidence = "high"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Case:
     limits: Limits
     thresholds: Thresholds
     symptoms: tuple[Symptom, ...]
+    past: PastView = field(default_factory=PastView)
+    first_request_at: float | None = None
 
     @property
     def limit(self) -> float:
@@ -157,6 +161,11 @@ class Case:
         """Seconds per token if no prompt shared the engine: ITL mean x (1 - rho)."""
         mean_itl, rho = self.numbers.itl_seconds.mean, self.numbers.rho
         return None if mean_itl is None or rho is None else mean_itl * (1 - rho)
+
+    @property
+    def context(self) -> float | None:
+        """Tokens a running request carries on average."""
+        return arriving_context(self.window, self.numbers)
 
     @property
     def running_max(self) -> float:

@@ -1,12 +1,13 @@
 """Symptoms -> causes, ranked, and the one that leads. RULES: one row a cause, in order of precedence."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from phasewatch.core import rules, rules_decode
 from phasewatch.core.case import Case, Finding
 from phasewatch.core.catalog import FIVE
 from phasewatch.core.model import Cause, Confidence, Numbers, Symptom, Window
+from phasewatch.core.past import PastView
 from phasewatch.core.remedies import REMEDIES
 from phasewatch.core.settings import Limits, Thresholds
 from phasewatch.core.symptoms import family_of
@@ -35,19 +36,37 @@ RULES: tuple[Rule, ...] = (
     Rule("queue_kv_cache", _TTFT, _QUEUE, ("queue", "prefill", "preemptions", "prompt_length"), rules.queue_kv_cache),
     Rule("queue_batch_limit", _TTFT, _QUEUE, ("queue", *_RHO), rules.queue_batch_limit),
     Rule("queue_prefill_backlog", _TTFT, (*_QUEUE, "prefill"), ("queue", *_RHO), rules.queue_prefill_backlog),
+    Rule("kv_transfer", _TTFT, ("ttft", "waiting_deferred"), (), rules.kv_transfer),
     Rule("prefill_cache_off", _TTFT, ("ttft", "prefill", "prompt_tokens"), ("queue",), rules.prefill_cache_off),
     Rule("prefill_long_prompts", _TTFT, ("ttft", "prefill", "prompt_tokens"), ("queue",), rules.prefill_long_prompts),
+    Rule("cold_start", _TTFT, ("ttft",), ("queue", "prefill"), rules.cold_start),
     Rule("frontend", ("ttft", "e2e"), ("ttft", "queue", "prefill", "itl"), ("cpu_seconds",), rules.frontend),
     Rule("decode_preemption", _PACE, ("itl", "preemptions"), ("kv_usage",), rules_decode.decode_preemption),
     Rule("decode_interference", _PACE, ("itl", "running"), _RHO, rules_decode.decode_interference),
+    Rule("decode_speculation", (*_PACE, "e2e"), ("itl", "spec_drafts"), ("tpot",), rules_decode.decode_speculation),
+    Rule("decode_context", _PACE, ("itl", "running", *_RHO), ("output_length",), rules_decode.decode_context),
+    Rule("decode_slow", _PACE, ("itl", "running", *_RHO), (), rules_decode.decode_slow),
     Rule("decode_batch", _PACE, ("itl", "running"), ("preemptions", *_RHO), rules_decode.decode_batch),
+    Rule("decode_bandwidth", _PACE, ("itl", "running", *_RHO), (), rules_decode.decode_bandwidth),
     Rule("output_length", ("e2e",), ("e2e", "itl", "output_length"), ("tpot",), rules.output_length),
 )
 
+# Only deployments with the feature have these: their absence is no loss.
+_OPTIONAL = ("waiting_deferred", "spec_drafts")
 # What a full diagnosis reads: their absence is worth naming.
 EXPECTED: tuple[str, ...] = tuple(
-    dict.fromkeys((*FIVE, *(name for rule in RULES for name in (*rule.needs, *rule.uses))))
+    name
+    for name in dict.fromkeys((*FIVE, *(name for rule in RULES for name in (*rule.needs, *rule.uses))))
+    if name not in _OPTIONAL
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What is known of the engine besides the window. first_request_at: since its start, where that was seen."""
+
+    past: PastView = field(default_factory=PastView)
+    first_request_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +90,12 @@ def missing_signals(window: Window, names: Iterable[str] = EXPECTED) -> tuple[st
 
 
 def diagnose(
-    symptoms: Mapping[Symptom, float], window: Window, numbers: Numbers, limits: Limits, thresholds: Thresholds
+    symptoms: Mapping[Symptom, float],
+    window: Window,
+    numbers: Numbers,
+    limits: Limits,
+    thresholds: Thresholds,
+    background: Background,
 ) -> Diagnosis:
     """symptoms: each with value / limit. At least one; none means healthy and is the caller's to say."""
     early_missed = any(family_of(one.objective) in ("ttft", *_PACE) for one in symptoms)
@@ -80,7 +104,9 @@ def diagnose(
         # e2e is long for the reason that first tokens or the pace are slow, where they are.
         if family_of(symptom.objective) == "e2e" and early_missed:
             continue
-        case = Case(symptom, window, numbers, limits, thresholds, tuple(symptoms))
+        case = Case(
+            symptom, window, numbers, limits, thresholds, tuple(symptoms), background.past, background.first_request_at
+        )
         found[symptom] = [cause for cause in (_cause(rule, case) for rule in RULES) if cause is not None]
     leading = _leading(found, symptoms, numbers, thresholds)
     if leading is None:
@@ -154,9 +180,9 @@ def _confidence(finding: Finding, case: Case, missing: Sequence[str]) -> Confide
     thresholds = case.thresholds
     gave_up = case.numbers.queue.gave_up_ratio or 0.0
     finishes = max(case.finishes, case.window.increases.get("finished", 0.0))
-    if finding.eliminated or finding.capped == "low" or finishes < thresholds.few_finishes or gave_up > 0.5:
+    if finding.eliminated or finding.at_most == "low" or finishes < thresholds.few_finishes or gave_up > 0.5:
         return "low"
-    if missing or not case.symptom.surely or finding.score < thresholds.sure_score:
+    if missing or finding.at_most == "medium" or not case.symptom.surely or finding.score < thresholds.sure_score:
         return "medium"
     return "high"
 

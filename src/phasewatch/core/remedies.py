@@ -204,6 +204,153 @@ REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
             "prefill gains less",
         ),
     ),
+    "kv_transfer": (
+        Remedy(
+            "send less through P/D: let the decode side prefill short prompts itself",
+            "a short prompt costs less than its transfer",
+            "now",
+            "decode streams share steps with those prompts",
+        ),
+        Remedy(
+            "check the interconnect (RDMA, UCX transport) where one transfer takes most of the wait",
+            "bytes over transfer time is the bandwidth you really have",
+            "now",
+            "decode is not changed",
+        ),
+        Remedy(
+            "balance prefill and decode replicas (P:D ratio)",
+            "the side that is short holds the blocks of the other",
+            "capacity",
+            "the other phase follows the ratio",
+        ),
+    ),
+    "cold_start": (
+        Remedy(
+            "send a warm-up request before the replica is put into rotation",
+            "kernels, graphs and caches are made by the first requests",
+            "now",
+            "decode is not changed",
+        ),
+        Remedy(
+            "let readiness depend on one answered request, not on the open port",
+            "users no longer meet the cold replica",
+            "restart",
+            "decode is not changed",
+        ),
+    ),
+    "network": (
+        Remedy(
+            "switch off response buffering in the proxy (nginx: proxy_buffering off)",
+            "a buffered stream arrives late and in bursts",
+            "now",
+            "the engine is not changed",
+        ),
+        Remedy(
+            "measure from beside the server, then from outside",
+            "the difference is the network's",
+            "now",
+            "the engine is not changed",
+        ),
+    ),
+    "decode_speculation": (
+        Remedy(
+            "route part of the traffic to one replica without speculation and compare",
+            "drafts that are rejected only cost",
+            "now",
+            "prefill is not changed",
+        ),
+        Remedy(
+            "fewer draft tokens (num_speculative_tokens down), or none",
+            "every rejected draft is a token computed for nothing",
+            "restart",
+            "prefill is not changed",
+        ),
+        Remedy(
+            "draft tokens by batch size (num_speculative_tokens_per_batch_size)",
+            "speculation pays at low load and costs at high load",
+            "restart",
+            "prefill is not changed",
+            since="0.24.0",
+        ),
+    ),
+    "decode_context": (
+        Remedy(
+            "shorter contexts: trim histories, retrieve less",
+            "every token reads the whole context",
+            "now",
+            "prefill eases as well",
+        ),
+        _FP8,
+        Remedy(
+            "route long contexts to replicas of their own",
+            "short chats no longer share steps with them",
+            "capacity",
+            "TTFT of long prompts depends on that replica",
+        ),
+    ),
+    "decode_slow": (
+        Remedy(
+            "look at that host: CPU throttling or neighbours, GPU clocks and temperature, other processes on the card",
+            "the same work took less time before",
+            "now",
+            "prefill is usually slowed as well",
+        ),
+        Remedy(
+            "take it out of rotation while you look, then restart it",
+            "users need not wait for the reason",
+            "restart",
+            "its load moves to the others",
+        ),
+    ),
+    "decode_bandwidth": (
+        Remedy(
+            "check the host's CPU and the card's clocks first",
+            "a starved host looks the same",
+            "now",
+            "prefill gains as well if that was it",
+        ),
+        Remedy(
+            "quantise weights to 8 bit",
+            "a step reads half as much: the ceiling doubles",
+            "restart",
+            "prefill gains less; check answer quality",
+        ),
+        Remedy(
+            "--tensor-parallel-size up, or a card with more memory bandwidth (more compute does not help)",
+            "decode is bound by what a step reads",
+            "capacity",
+            "prefill gains from more cards",
+        ),
+        Remedy("a smaller model", "a step reads less", "capacity", "prefill eases as well"),
+    ),
+    "load_imbalance": (
+        Remedy(
+            "route by load (least waiting), not round robin or by session",
+            "some replicas queue while others have room",
+            "now",
+            "both phases even out",
+        ),
+        Remedy(
+            "loosen session or prefix affinity when the preferred replica queues",
+            "affinity without a limit makes hot replicas",
+            "now",
+            "prefix cache hits fall a little",
+        ),
+    ),
+    "replica_outlier": (
+        Remedy(
+            "take that replica out of rotation",
+            "its peers do the same work faster",
+            "now",
+            "its load moves to the others",
+        ),
+        Remedy(
+            "compare its host with a peer's: CPU, clocks, neighbours, vLLM version and flags",
+            "equal work at unequal speed is a difference of hosts or settings",
+            "now",
+            "none",
+        ),
+    ),
     "output_length": (
         Remedy(
             "ask for fewer sentences, or less thinking, in the prompt",

@@ -4,6 +4,7 @@ A rule states its conditions and its share of the excess; whether that proves it
 """
 
 from phasewatch.core.case import Case, Finding
+from phasewatch.core.histogram import count_above
 from phasewatch.core.numbers import waiting_for_capacity
 from phasewatch.core.phases import mean_of
 from phasewatch.core.words import number, percent, seconds
@@ -44,7 +45,7 @@ def _queue(case: Case, summary: str, mind: str, *, eliminated: bool = False, low
         return None
     return Finding(
         score, _queue_evidence(case), summary, mind, easing=case.waiting_now == 0, eliminated=eliminated,
-        capped="low" if low else None,
+        at_most="low" if low else "high",
     )  # fmt: skip
 
 
@@ -185,6 +186,7 @@ def frontend(case: Case) -> Finding | None:
         f"{seconds(outside)} of {seconds(whole)} {where} pass outside the engine (API server: tokenising, HTTP,"
         " streaming); queue and prefill do not explain them.",
         "client-side times that agree with queue + prefill, or an engine that stood still in this window.",
+        at_most="high" if core is not None and core >= case.thresholds.busy_core else "medium",
     )
 
 
@@ -222,4 +224,61 @@ def requests_failing(case: Case) -> Finding | None:
         f"{percent(share)} of the requests fail"
         f"{f', {number(refused)} of them refused at the queue limit' if refused else ''}.",
         "failures that stop while the same requests go on.",
+    )
+
+
+def kv_transfer(case: Case) -> Finding | None:
+    """Requests wait for KV blocks computed elsewhere (P/D): deferred, not for want of room."""
+    deferred, admissions = case.window.gauges.get("waiting_deferred"), case.numbers.queue.admissions_per_second
+    external = case.window.increases.get("external_prompt_tokens", 0.0) > 0
+    fetching = any(name in case.window.gauges for name in ("kv_fetch_waiting", "kv_fetch_in_progress"))
+    transfer = mean_of(case.window, "kv_transfer")
+    if deferred is None or not admissions or not (external or fetching or transfer is not None):
+        return None
+    held = [page.get("waiting_deferred", 0.0) > 0 for page in case.pages]
+    ttft = mean_of(case.window, "ttft")
+    if sum(held) / len(held) <= case.thresholds.most_scrapes or not ttft or case.queued:
+        return None
+    wait = deferred.mean / admissions  # Little's law: what a request spends there on average
+    evidence = {
+        "deferred_mean": deferred.mean,
+        "deferred_wait_seconds": wait,
+        "ttft_mean_seconds": ttft,
+        "transfer_mean_seconds": transfer,
+    }
+    slow_link = transfer is not None and transfer >= case.thresholds.proven_score * wait
+    return Finding(
+        min(1.0, wait / ttft),
+        {name: value for name, value in evidence.items() if value is not None},
+        f"{number(deferred.mean)} requests wait for KV blocks from elsewhere, about {seconds(wait)} each"
+        + (
+            ""
+            if transfer is None
+            else f"; one transfer takes {seconds(transfer)}: "
+            + ("the link is the larger part." if slow_link else "the hand-over around it, not the link, is slow.")
+        ),
+        "transfers that are quick while requests wait for capacity.",
+    )
+
+
+def cold_start(case: Case) -> Finding | None:
+    """The slow first tokens are those of the first minute after the engine's first request."""
+    first, limit = case.first_request_at, case.limit
+    if first is None or limit <= 0 or case.symptom.objective == "expected_wait":
+        return None
+    answering = [step for step in case.window.steps if "ttft" in step.histograms]
+    slow = [step for step in answering if count_above(step.histograms["ttft"], limit).sure]
+    if not slow or any(step.start > first + case.thresholds.cold_seconds for step in slow):
+        return None
+    if any((case.ttft_share(phase) or 0.0) >= case.thresholds.proven_score for phase in ("queue", "prefill")):
+        return None
+    met = sum(step.histograms["ttft"].count for step in answering if step.start >= slow[-1].end)
+    return Finding(
+        1.0,
+        {"slow_intervals": float(len(slow)), "first_tokens_since": met},
+        "Only first tokens of the engine's first minute of work were slow: kernels, caches and pools warm up then.",
+        "slow first tokens after that minute.",
+        easing=met > 0,
+        eliminated=met < case.thresholds.few_finishes,
+        at_most="medium",
     )

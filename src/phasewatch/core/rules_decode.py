@@ -92,32 +92,154 @@ def _stalls(case: Case) -> bool:
     return itl.p50 is not None and itl.p99 is not None and itl.p99.value >= case.thresholds.stall_ratio * itl.p50.value
 
 
+def _share_above(case: Case, base: float) -> float:
+    """Share of the seconds above `base` per token that is not prefill's."""
+    mean_itl, pace = case.numbers.itl_seconds.mean, case.pace_without_prefill
+    if mean_itl is None or pace is None or mean_itl <= base:
+        return 0.0
+    return min(1.0, max(0.0, (pace - base) / (mean_itl - base)))
+
+
+def _explains(case: Case, base: float) -> bool:
+    """Whether going back to `base` would take away at least half of the seconds above it."""
+    return _share_above(case, base) >= case.thresholds.proven_score
+
+
+def _rest(case: Case) -> float:
+    """What neither prefill nor evictions take, as a share of the seconds above the unloaded pace.
+
+    It goes whole to each row whose conditions hold; the earlier one wins. With the unloaded pace unknown it is the
+    share of all streaming time, which those conditions have shown to be too slow by itself.
+    """
+    unloaded = case.past.unloaded_pace
+    if unloaded is None or unloaded > case.limit or case.numbers.rho is None:
+        return 1.0 - (case.numbers.rho or 0.0)
+    return _share_above(case, unloaded)
+
+
+def _throughout(case: Case) -> bool:
+    """Whether decode itself can be what is slow: no evictions, and the symptom is not about stalls."""
+    return not case.preemptions and case.symptom.objective != "itl_stall"
+
+
+def decode_speculation(case: Case) -> Finding | None:
+    """Drafts are computed and thrown away: steps cost more than the accepted tokens save."""
+    drafts, tpot = case.window.increases.get("spec_drafts", 0.0), case.numbers.tpot_seconds.mean
+    accepted, plain = case.numbers.speculation.mean_accepted_length, case.past.tpot_without_speculation
+    if drafts <= 0 or accepted is None or not _throughout(case):
+        return None
+    worse = plain is not None and tpot is not None and tpot > plain
+    if accepted >= case.thresholds.low_acceptance and not worse:
+        return None
+    evidence = {
+        "mean_accepted_length": accepted,
+        "acceptance_ratio": case.numbers.speculation.acceptance_ratio,
+        "tpot_mean_seconds": tpot,
+        "tpot_without_speculation_seconds": plain,
+    }
+    return Finding(
+        _rest(case),
+        {name: value for name, value in evidence.items() if value is not None},
+        f"Speculation does not pay: a step yields {number(accepted)} tokens"
+        f" ({percent(case.numbers.speculation.acceptance_ratio)} of the drafts accepted)"
+        + (f"; without it a token took {seconds(plain)}, now {seconds(tpot)}." if worse else "."),
+        "more than 1.5 tokens a step, or one replica without speculation that is no faster.",
+    )
+
+
+def decode_context(case: Case) -> Finding | None:
+    """Each token reads a longer context than before, at the same batch."""
+    base, short, pace = case.past.shorter_pace, case.past.shorter_context, case.pace_without_prefill
+    context = case.context
+    if base is None or short is None or pace is None or context is None or not _throughout(case) or base > case.limit:
+        return None
+    if not _explains(case, base):
+        return None
+    return Finding(
+        _rest(case),
+        {
+            "context_mean_tokens": context,
+            "earlier_context_tokens": short,
+            "pace_without_prefill_seconds": pace,
+            "earlier_pace_seconds": base,
+            "running_mean": case.window.gauges["running"].mean,
+        },
+        f"Contexts of about {number(context)} tokens make each token {seconds(pace)}; at the same batch with"
+        f" {number(short)} it was {seconds(base)}. That is physics, not a fault.",
+        "the same pace with short contexts.",
+    )
+
+
+def decode_slow(case: Case) -> Finding | None:
+    """The engine decodes slower than it did itself, at the same batch and context."""
+    same, pace = case.past.same_pace, case.pace_without_prefill
+    if same is None or pace is None or not _throughout(case):
+        return None
+    if pace <= case.thresholds.slower_ratio * same or not _explains(case, same):
+        return None
+    return Finding(
+        _rest(case),
+        {
+            "pace_without_prefill_seconds": pace,
+            "own_past_pace_seconds": same,
+            "times_slower": pace / same,
+            "running_mean": case.window.gauges["running"].mean,
+            **({} if case.context is None else {"context_mean_tokens": case.context}),
+        },
+        f"Tokens take {seconds(pace)}, {number(pace / same)} times as long as this engine itself took"
+        f" ({seconds(same)}) at the same batch and context: the host or the card has slowed down.",
+        "the earlier pace at this batch and context.",
+    )
+
+
 def decode_batch(case: Case) -> Finding | None:
     """Every step is slow because many requests share it."""
-    mean_itl, rho = case.numbers.itl_seconds.mean, case.numbers.rho
-    if case.running_max <= 2 or case.preemptions or case.symptom.objective == "itl_stall":
+    mean_itl, rho, unloaded = case.numbers.itl_seconds.mean, case.numbers.rho, case.past.unloaded_pace
+    if case.running_max <= 2 or not _throughout(case) or mean_itl is None:
         return None
     pace = case.pace_without_prefill
     if rho is None:
         # The shape alone: slow throughout, not in stalls.
-        if _stalls(case) or case.numbers.itl_seconds.p50 is None:
+        if _stalls(case):
             return None
-        pace = mean_itl if mean_itl is not None else case.numbers.itl_seconds.p50.value
-    if pace is None or (rho is not None and pace <= case.limit) or not mean_itl:
+        pace = mean_itl
+    elif pace is None or pace <= case.limit:
+        return None
+    if unloaded is not None and unloaded > case.limit:
         return None
     running = case.window.gauges["running"]
+    alone = "" if unloaded is None else f"; with two or fewer running it is {seconds(unloaded)}"
     return Finding(
-        # The pace without prefill misses the objective by itself: all of the time that is not prefill's is decode's.
-        1.0 - (rho or 0.0),
+        _rest(case),
         {
             "itl_mean_seconds": mean_itl,
             "pace_without_prefill_seconds": pace,
             "running_mean": running.mean,
             "running_max": running.max,
             **({} if rho is None else {"rho": rho}),
+            **({} if unloaded is None else {"unloaded_pace_seconds": unloaded}),
         },
         f"Each step serves {number(running.mean)} requests and takes {seconds(pace)}"
-        f"{'' if rho is None else f' even without prefill ({percent(rho)} of the time)'}: decode is slow throughout.",
+        f"{'' if rho is None else f' even without prefill ({percent(rho)} of the time)'}{alone}.",
         "the same pace with two or fewer requests running (then it is the engine or the card, not the batch).",
-        eliminated=True,
+        eliminated=unloaded is None or rho is None,
+    )
+
+
+def decode_bandwidth(case: Case) -> Finding | None:
+    """Even alone a request does not get its tokens in time: the step itself is over the objective."""
+    unloaded, pace = case.past.unloaded_pace, case.pace_without_prefill
+    if unloaded is None or pace is None or not _throughout(case) or unloaded <= case.limit:
+        return None
+    return Finding(
+        _rest(case),
+        {
+            "unloaded_pace_seconds": unloaded,
+            "limit_seconds": case.limit,
+            "pace_without_prefill_seconds": pace,
+            "running_max": case.running_max,
+        },
+        f"With two or fewer requests running a token already takes {seconds(unloaded)}: the model is too slow for this"
+        " objective on this hardware, or its host is short of CPU.",
+        "an unloaded step within the objective.",
     )

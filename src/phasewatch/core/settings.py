@@ -38,15 +38,12 @@ PROFILES: Mapping[str, Limits] = {
 }
 
 
-def _family(name: str) -> str:
-    return name if name == "itl_stall" else name.partition("_")[0]
-
-
 def override(limits: Limits, changes: Limits) -> Limits:
-    """`changes` over `limits`. Naming any objective of a family (ttft, itl, tpot, e2e, itl_stall) replaces that
+    """`changes` over `limits`. Naming any objective of a family (ttft, itl with itl_stall, tpot, e2e) replaces that
     family: who asks for itl_mean does not want the profile's itl_p99 judged as well; the other families stay."""
-    replaced = {_family(name) for name in changes}
-    return {name: limit for name, limit in limits.items() if _family(name) not in replaced} | dict(changes)
+    replaced = {name.partition("_")[0] for name in changes}
+    kept = {name: limit for name, limit in limits.items() if name.partition("_")[0] not in replaced}
+    return kept | dict(changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +120,13 @@ class Thresholds:
     warm_pages: int = 3
     warm_seconds: float = 10.0
     down_failures: int = 3
+    # A step takes a + b x batch + c x batch x context: at most this ratio slower for a load this much larger.
+    alike_ratio: float = 1.25
+    slower_ratio: float = 1.25  # Splitwise's tolerated slowdown of the time between tokens at p50
+    symptom_ratio: float = 1.5  # slower than own past or peers is a symptom by itself: Splitwise's at p90
+    low_acceptance: float = 1.5  # tokens a step with speculation: below it the drafts do not pay
+    cold_seconds: float = 60.0  # after the first request since the start
+    traffic_ratio: float = 1.2  # arrivals of replicas this near are equal traffic
     busy_core: float = 0.8  # CPU seconds a second of the API server near one core
 
 

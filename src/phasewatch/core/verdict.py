@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from phasewatch.core.diagnose import diagnose, has
+from phasewatch.core.diagnose import Background, diagnose, has
 from phasewatch.core.histogram import count_above
 from phasewatch.core.model import Advisory, Cause, Confidence, Numbers, Snapshot, State, Symptom, Window
 from phasewatch.core.numbers import numbers
@@ -48,6 +48,7 @@ def judge_engine(
     figures: Numbers,
     limits: Limits,
     settings: Settings,
+    background: Background,
     *,
     wait_over_before: bool,
     past_stall: Stall | None,
@@ -62,8 +63,10 @@ def judge_engine(
         return _healthy(judged, figures, verdicts)
     remaining = without_standstill(judged, past_stall, past_stall_until, settings)
     if remaining is not judged:
-        return _after_standstill(judged, remaining, symptoms, limits, settings, wait_over_before=wait_over_before)
-    found = diagnose(symptoms, judged, figures, limits, thresholds)
+        return _after_standstill(
+            judged, remaining, symptoms, limits, settings, background, wait_over_before=wait_over_before
+        )
+    found = diagnose(symptoms, judged, figures, limits, thresholds, background)
     leading = found.causes[0]
     return Opinion(found.verdict, found.confidence, leading.summary, found.causes, tuple(symptoms), surely=found.surely)
 
@@ -110,6 +113,7 @@ def _after_standstill(
     symptoms: Mapping[Symptom, float],
     limits: Limits,
     settings: Settings,
+    background: Background,
     *,
     wait_over_before: bool,
 ) -> Opinion:
@@ -136,7 +140,7 @@ def _after_standstill(
         for one in explained
     )
     if left:
-        found = diagnose(left, remaining, figures, limits, thresholds)
+        found = diagnose(left, remaining, figures, limits, thresholds, background)
         return Opinion(
             found.verdict,
             found.confidence,

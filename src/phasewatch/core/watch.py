@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from phasewatch.core.diagnose import missing_signals
+from phasewatch.core.diagnose import Background, missing_signals
 from phasewatch.core.histogram import count_above
 from phasewatch.core.model import (
     Cause,
@@ -21,6 +21,7 @@ from phasewatch.core.model import (
 )
 from phasewatch.core.models import merge_models
 from phasewatch.core.numbers import numbers
+from phasewatch.core.past import Past, moment
 from phasewatch.core.settings import Limits, Settings
 from phasewatch.core.states import (
     Held,
@@ -59,6 +60,8 @@ class _Engine:
     stall: Stall | None = None  # the last one proven, and until when
     stall_until: float = 0.0
     counts: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    past: Past = field(default_factory=Past)
+    first_request_at: float | None = None  # since its start; None where that was not seen
 
 
 @dataclass(slots=True)
@@ -133,6 +136,9 @@ class Watcher:
         engine.pages += 1
         if change.restarted:
             engine.restarts, engine.born_at, engine.pages, engine.stall = engine.restarts + 1, snapshot.at, 1, None
+            engine.first_request_at = None
+        if engine.first_request_at is None and _first_request(change, snapshot):
+            engine.first_request_at = change.start
         _count(engine.counts, change, limits)
 
     def _windows(self, engine: _Engine, at: float) -> dict[float, Window]:
@@ -145,13 +151,19 @@ class Watcher:
         settings = self._settings
         limits = settings.objectives.of(key.model_name)
         stall_limit = limits["itl_stall"].warning if "itl_stall" in limits else 1.0
+        judged = windows.get(settings.windows[0])
         figures: dict[float, Numbers] = {
-            seconds: numbers(one, settings.thresholds, stall_seconds=stall_limit, estimator=settings.estimator)
+            seconds: numbers(
+                one,
+                settings.thresholds,
+                stall_seconds=stall_limit,
+                estimator=settings.estimator,
+                seconds_per_prompt_token=engine.past.seconds_per_prompt_token(one.steps[0].start),
+            )
             for seconds, one in windows.items()
         }
-        judged = windows.get(settings.windows[0])
         state = self._state(engine, target, judged)
-        opinion = self._opinion(engine, state, judged, figures.get(settings.windows[0]), limits)
+        opinion = self._opinion(engine, state, judged, figures.get(settings.windows[0]), limits, at)
         if state != "stale":  # one failed scrape neither confirms nor ends a verdict
             self._hold(engine, opinion, at)
         verdict = engine.held.verdict if state != "stale" else None
@@ -185,6 +197,7 @@ class Watcher:
         judged: Window | None,
         figures: Numbers | None,
         limits: Limits,
+        at: float,
     ) -> Opinion:
         thresholds = self._settings.thresholds
         if state in ("down", "stale", "no_engine_metrics", "asleep"):
@@ -196,11 +209,14 @@ class Watcher:
             return stalled_opinion(stall, engine.progress, engine.last)
         if state != "serving" or judged is None or figures is None:
             return Opinion.of_state(state)
+        now = moment(at, judged, figures)
+        engine.past.remember(now)
         opinion = judge_engine(
             judged,
             figures,
             limits,
             self._settings,
+            Background(engine.past.view(now, judged.steps[0].start, thresholds), engine.first_request_at),
             wait_over_before=engine.wait_over,
             past_stall=engine.stall,
             past_stall_until=engine.stall_until,
@@ -289,6 +305,12 @@ def _finishes_without_tokens(one: Window) -> bool:
         and not any(name in one.histograms and one.histograms[name].count > 0 for name in _ACTIVITY_HISTOGRAMS)
         and max(work_in_hand(gauges) for gauges in (one.steps[0].before, *(s.after for s in one.steps))) == 0
     )
+
+
+def _first_request(change: Step, snapshot: Snapshot) -> bool:
+    """Whether the first tokens of this interval are the first since the process began."""
+    first, ever = change.histograms.get("ttft"), snapshot.histograms.get("ttft")
+    return first is not None and ever is not None and first.count > 0 and first.count == ever.count
 
 
 def _kv_short(figures: Numbers) -> bool:
