@@ -5,6 +5,7 @@ import pytest
 from phasewatch.sources.pages import Gunzip, PageError, gunzip, page_text
 
 PAGE = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3\n"
+ZIPPED = gzip.compress(PAGE, mtime=0)  # the same bytes in every process that collects these tests
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ PAGE = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3\n"
         (b"port: 8000\n", "", "not_metrics", "other text"),
         (b"OK", "", "not_metrics", "other text"),
         (b"\xff\xfe\x00", "", "encoding", "byte 0"),
-        (gzip.compress(PAGE), "", "encoding", "twice"),
+        (ZIPPED, "", "encoding", "twice"),
         (PAGE, "application/openmetrics-text; version=1.0.0", "truncated", "# EOF"),
     ],
 )
@@ -47,16 +48,16 @@ def test_any_page_with_a_metrics_line_is_taken(body: bytes) -> None:
 
 
 def test_gzip_is_read_piece_by_piece_and_over_several_members() -> None:
-    data = gzip.compress(PAGE) + gzip.compress(PAGE)
+    data = ZIPPED + ZIPPED
     decoder = Gunzip()
     assert b"".join(decoder.feed(data[i : i + 1]) for i in range(len(data))) == PAGE * 2
     decoder.finish()
 
 
-@pytest.mark.parametrize("length", range(1, len(gzip.compress(PAGE, mtime=0))))
+@pytest.mark.parametrize("length", range(1, len(ZIPPED)))
 def test_gzip_that_ends_early_is_truncated_wherever_it_is_cut(length: int) -> None:
     with pytest.raises(PageError) as caught:
-        gunzip(gzip.compress(PAGE, mtime=0)[:length])
+        gunzip(ZIPPED[:length])
     assert caught.value.reason == "truncated"
 
 
