@@ -1,5 +1,6 @@
 """Kinds of incidents in which the first token comes late: queues, prefill, front end, cold start, KV on its way."""
 
+import math
 from dataclasses import replace
 from random import Random
 
@@ -19,7 +20,7 @@ def _overload(random: Random, slots: int, base: Base) -> tuple[float, float]:
 
 def queue_batch_limit(random: Random) -> Incident:
     base = draw(random)
-    slots = random.randint(4, 24)
+    slots = max(random.randint(4, 24), math.ceil(3 * base.busy))
     base = replace(base, prompt=min(base.prompt, 0.15 / base.rate(slots) / base.machine.prefill_token_seconds))
     base = with_flags(base, max_num_seqs=slots, kv_blocks=pool_of(base, 8 * slots * (base.prompt + base.output)))
     onset = draw_onset(random)
@@ -42,7 +43,7 @@ def client_aborts(random: Random) -> Incident:
 
 def queue_kv_cache(random: Random) -> Incident:
     base = draw(random)
-    held = random.randint(4, 14)
+    held = max(random.randint(4, 14), math.ceil(3 * base.busy))
     base = replace(base, output=max(base.output, 80.0))
     base = replace(base, prompt=min(base.prompt, 0.15 / base.rate(held) / base.machine.prefill_token_seconds))
     size = base.flags.block_size
