@@ -41,10 +41,11 @@ newest-tools:
 	@test -e $(NEWEST_TOOLS) || scripts/fetch-tools.sh testing || \
 		echo "make: going on without Debian testing's Prometheus; its tests will be skipped" >&2
 
-browser: ## install Debian's chromium where it is missing and we are root
-	@if test -x /usr/bin/chromium; then :; \
-	elif test "$$(id -u)" = 0; then scripts/apt-install.sh chromium; \
-	else echo "make: no /usr/bin/chromium and not root: browser tests will be skipped" >&2; fi
+# playwright's driver needs libatomic1, which a small Debian lacks.
+browser: .venv/.dev ## install Debian's chromium where it is missing and we are root
+	@if test -x /usr/bin/chromium && $(BIN)/playwright --version >/dev/null 2>&1; then :; \
+	elif test "$$(id -u)" = 0; then scripts/apt-install.sh chromium libatomic1; \
+	else echo "make: no /usr/bin/chromium or no libatomic1, and not root: browser tests will be skipped" >&2; fi
 
 .venv/.made: scripts/make-venv.sh
 	@scripts/make-venv.sh $(PYTHON)
