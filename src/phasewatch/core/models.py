@@ -1,38 +1,81 @@
-"""Engines of a model (and role) as one: buckets added, then percentiles; gauges added or their maximum."""
+"""Engines of a model (and role) as one: buckets added, then percentiles; gauges added or their maximum; one verdict."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
-from phasewatch.core.model import EngineKey, EngineReport, ModelReport, Numbers, Window
+from phasewatch.core.model import Cause, EngineKey, EngineReport, ModelReport, Numbers, Window
 from phasewatch.core.numbers import numbers
+from phasewatch.core.peers import compare, peer
 from phasewatch.core.settings import Settings
+from phasewatch.core.states import Held, hold
 from phasewatch.core.verdicts import LIVENESS
 from phasewatch.core.window import fleet_window
 
 # Engines whose figures are of now.
 _CURRENT = ("serving", "idle", "warming_up")
 
+Windows = Mapping[EngineKey, Mapping[float, Window]]
+ModelKey = tuple[str, str | None]
+
 
 def merge_models(
-    engines: Sequence[EngineReport], windows: Mapping[EngineKey, Mapping[float, Window]], settings: Settings
+    engines: Sequence[EngineReport],
+    windows: Windows,
+    settings: Settings,
+    held: MutableMapping[ModelKey, tuple[Held, Cause | None]],
+    at: float,
 ) -> tuple[ModelReport, ...]:
-    """One report for each (model_name, role), in the order first seen."""
-    groups: dict[tuple[str, str | None], list[EngineReport]] = {}
+    """One report for each (model_name, role), in the order first seen. held: what is remembered of each, updated."""
+    groups: dict[ModelKey, list[EngineReport]] = {}
     for engine in engines:
         groups.setdefault((engine.key.model_name, engine.role), []).append(engine)
-    return tuple(_model(name, role, members, windows, settings) for (name, role), members in groups.items())
+    for key in set(held) - set(groups):
+        del held[key]
+    return tuple(_model(key, members, windows, settings, held, at) for key, members in groups.items())
 
 
 def _model(
-    name: str,
-    role: str | None,
+    key: ModelKey,
     members: Sequence[EngineReport],
-    windows: Mapping[EngineKey, Mapping[float, Window]],
+    windows: Windows,
     settings: Settings,
+    held: MutableMapping[ModelKey, tuple[Held, Cause | None]],
+    at: float,
 ) -> ModelReport:
     current = [engine for engine in members if engine.state in _CURRENT]
-    limits = settings.objectives.of(name)
-    stall_seconds = limits["itl_stall"].warning if "itl_stall" in limits else 1.0
+    usage = {
+        engine.key: engine.numbers.kv_cache.usage_ratio
+        for engine in current
+        if engine.numbers is not None and engine.numbers.kv_cache.usage_ratio is not None and not engine.gauges_stale
+    }
+    known = [value for value in usage.values() if value is not None]
+    worst = max(usage, key=lambda one: usage[one] or 0.0, default=None)
+    speaker = _speaker(members)
+    apart = _apart(key, members, windows, settings, held, at)
+    verdict, confidence = (speaker.verdict, speaker.confidence) if speaker else (None, None)
+    causes = speaker.causes if speaker else ()
+    if apart is not None and verdict not in LIVENESS:
+        verdict, confidence, causes = apart.verdict, apart.confidence, (apart, *causes)
+    return ModelReport(
+        model_name=key[0],
+        role=key[1],
+        engines=dict(Counter(engine.state for engine in members)),
+        verdict=verdict,
+        confidence=confidence,
+        causes=causes,
+        symptoms=speaker.symptoms if speaker else (),
+        windows=_numbers(key[0], current, windows, settings),
+        kv_usage_max=max(known, default=None),
+        kv_usage_mean=sum(known) / len(known) if known else None,
+        worst_engine=None if worst is None else f"{worst.target}/{worst.engine}",
+        outliers=_named(apart),
+    )
+
+
+def _numbers(
+    model_name: str, current: Sequence[EngineReport], windows: Windows, settings: Settings
+) -> Mapping[float, Numbers]:
+    stall_seconds = settings.stall_seconds(model_name)
     figures: dict[float, Numbers] = {}
     for seconds in settings.windows:
         parts = [windows[engine.key][seconds] for engine in current if seconds in windows[engine.key]]
@@ -41,27 +84,7 @@ def _model(
             figures[seconds] = numbers(
                 merged, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator
             )
-    usage = {
-        engine.key: engine.numbers.kv_cache.usage_ratio
-        for engine in current
-        if engine.numbers is not None and engine.numbers.kv_cache.usage_ratio is not None
-    }
-    worst = max(usage, key=lambda key: usage[key] or 0.0, default=None)
-    speaker = _speaker(members)
-    return ModelReport(
-        model_name=name,
-        role=role,
-        engines=dict(Counter(engine.state for engine in members)),
-        verdict=speaker.verdict if speaker else None,
-        confidence=speaker.confidence if speaker else None,
-        causes=speaker.causes if speaker else (),
-        symptoms=speaker.symptoms if speaker else (),
-        windows=figures,
-        kv_usage_max=max((value for value in usage.values() if value is not None), default=None),
-        kv_usage_mean=sum(value or 0.0 for value in usage.values()) / len(usage) if usage else None,
-        worst_engine=None if worst is None else "/".join((worst.target, worst.engine)),
-        outliers=(),
-    )
+    return figures
 
 
 def _speaker(members: Sequence[EngineReport]) -> EngineReport | None:
@@ -75,3 +98,31 @@ def _speaker(members: Sequence[EngineReport]) -> EngineReport | None:
         key=lambda engine: (engine.verdict in LIVENESS, shared[engine.verdict], engine.score or 0.0),
         default=None,
     )
+
+
+def _apart(
+    key: ModelKey,
+    members: Sequence[EngineReport],
+    windows: Windows,
+    settings: Settings,
+    held: MutableMapping[ModelKey, tuple[Held, Cause | None]],
+    at: float,
+) -> Cause | None:
+    """An engine apart from its peers, once two evaluations in a row agree on it."""
+    first = settings.windows[0]
+    peers = [
+        peer(engine, windows[engine.key][first], engine.windows[first])
+        for engine in members
+        if engine.state == "serving" and first in engine.windows and first in windows[engine.key]
+    ]
+    found = compare(peers, settings.thresholds)
+    before, remembered = held.get(key, (Held("together"), None))
+    now = hold(before, found.verdict if found else "together", at, at_once=False)
+    cause = found if found is not None and found.verdict == now.verdict else remembered
+    held[key] = (now, cause)
+    return None if now.verdict == "together" else cause
+
+
+def _named(cause: Cause | None) -> tuple[str, ...]:
+    named = None if cause is None else cause.evidence.get("outliers", cause.evidence.get("engines"))
+    return tuple(named.split(", ")) if isinstance(named, str) else ()

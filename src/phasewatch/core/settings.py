@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from phasewatch.core.durations import parse_duration
-from phasewatch.core.model import Severity
 
 FAMILIES: tuple[str, ...] = ("ttft", "itl", "tpot", "e2e")
 STATISTICS: tuple[str, ...] = ("mean", "p50", "p90", "p99")
@@ -139,6 +138,7 @@ class Settings:
     thresholds: Thresholds = field(default_factory=Thresholds)
     estimator: Estimator = "sums"
 
-
-def severity_of(limit: Limit, value: float) -> Severity:
-    return "critical" if value > limit.critical else "warning"
+    def stall_seconds(self, model_name: str) -> float:
+        """Gaps longer than this are stalls, whether or not they are an objective."""
+        limit = self.objectives.of(model_name).get("itl_stall", _STALL)
+        return limit.warning

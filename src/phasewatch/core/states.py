@@ -13,6 +13,7 @@ _STEPPING_HISTOGRAMS = ("ttft", "itl", "iteration_tokens", "e2e")
 _STEPPING_GAUGES = ("running", "waiting", "kv_usage")
 # A histogram's edges are coarse: clients that all left at once may be over-counted by an early finish or two.
 _ABOUT_ALL = 0.8
+_SEVERAL = 2  # answers: one may be a straggler
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,11 @@ class Progress:
     longest_step: float = 0.0
     has_finished: bool = False
     work: float = 0.0  # running + waiting now
+    seen_moving: bool = False
     http_known: bool = False
-    http_since_move: float = 0.0
     http_quiet_scrapes: int = 0
-    left_when_stopped: float = 0.0  # HTTP finishes without an engine finish in the last two moving steps
-    left_before: float = 0.0
+    left: tuple[float, ...] = ()  # HTTP finishes without an engine finish around the last move: two intervals, and one
+    answered_without_step: float = 0.0  # 2xx HTTP finishes since then
     fds_at_move: float | None = None
     fds: float | None = None
     fds_rising_scrapes: int = 0
@@ -68,6 +69,7 @@ def advance(progress: Progress, step: Step, page: Snapshot, thresholds: Threshol
         return begin(page)
     http = step.increases.get("http_finishes", 0.0)
     left = max(0.0, http - step.increases.get("finished", 0.0))
+    first_quiet = progress.quiet_scrapes == 0
     now = _with_page(progress, page)
     now = replace(
         now,
@@ -78,16 +80,22 @@ def advance(progress: Progress, step: Step, page: Snapshot, thresholds: Threshol
     )
     now = _admission(now, step, page)
     if not stepped(step):
-        return replace(now, quiet_scrapes=progress.quiet_scrapes + 1, http_since_move=progress.http_since_move + http)
+        return replace(
+            now,
+            quiet_scrapes=progress.quiet_scrapes + 1,
+            left=(*progress.left, left) if first_quiet else progress.left,
+            answered_without_step=progress.answered_without_step
+            + (0.0 if first_quiet else step.increases.get("http_2xx", 0.0)),
+        )
     quiet = step.start - progress.moved_at
     stalled = engine_stall(progress, thresholds) is not None
     return replace(
         now,
         moved_at=page.at,
         quiet_scrapes=0,
-        http_since_move=0.0,
-        left_before=progress.left_when_stopped,
-        left_when_stopped=left,
+        seen_moving=True,
+        left=(*progress.left[-1:], left),
+        answered_without_step=0.0,
         longest_step=progress.longest_step if stalled or progress.work == 0 else max(progress.longest_step, quiet),
         fds_at_move=page.gauges.get("open_fds"),
         fds_rising_scrapes=0,
@@ -149,9 +157,11 @@ class Stall:
 
 
 def clients_left(progress: Progress) -> bool:
-    """Whether the gauges stand still because all clients hung up: HTTP finishes rose by about the work in hand."""
-    left = progress.left_when_stopped + progress.left_before + progress.http_since_move
-    return progress.http_known and progress.work > 0 and left >= max(1.0, _ABOUT_ALL * progress.work)
+    """Whether the gauges stand still because all clients hung up: as the engine stopped, HTTP finishes rose by about
+    the work in hand. Later ones do not count: a live engine steps for whoever has not left. Nor does it hold when
+    requests go on ending without a step: then it hangs."""
+    all_left = sum(progress.left) >= max(1.0, _ABOUT_ALL * progress.work)
+    return progress.http_known and progress.work > 0 and all_left and progress.answered_without_step < _SEVERAL
 
 
 def engine_stall(progress: Progress, thresholds: Thresholds) -> Stall | None:
@@ -163,9 +173,12 @@ def engine_stall(progress: Progress, thresholds: Thresholds) -> Stall | None:
     if progress.quiet_scrapes < thresholds.stall_scrapes or quiet < needed:
         return None
     if progress.work > 0:
-        if clients_left(progress) or progress.http_quiet_scrapes < thresholds.stall_scrapes:
+        # HTTP finishes since it stopped are clients that gave up on it: no sign of life.
+        if clients_left(progress):
             return None
-        return Stall("engine_stalled", progress.moved_at, quiet, progress.http_known, "work")
+        few_left = sum(progress.left) <= (1 - _ABOUT_ALL) * progress.work or progress.answered_without_step >= _SEVERAL
+        certain = progress.http_known and progress.seen_moving and few_left
+        return Stall("engine_stalled", progress.moved_at, quiet, certain, "work")
     piling = (
         progress.fds is not None
         and progress.fds_at_move is not None

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from phasewatch.core.histogram import Above, count_above
 from phasewatch.core.model import Estimate, Histogram, Latency, Numbers, Severity, Symptom, Window
 from phasewatch.core.numbers import failures
+from phasewatch.core.past import PastView
 from phasewatch.core.settings import FAMILIES, Limit, Limits, Thresholds
+
+_FELT_AS = {"expected_wait": "ttft", "gave_up": "ttft", "own_past": "itl"}
+_ENOUGH_GAPS = 100  # for a mean to be compared: a hundred gaps are a few answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,11 @@ class Judged:
 def family_of(objective: str) -> str:
     """ttft, itl, tpot or e2e; symptoms that are no objective belong with what their victims feel: no first token."""
     head = objective.partition("_")[0]
-    return head if head in FAMILIES else {"expected_wait": "ttft", "gave_up": "ttft"}.get(objective, objective)
+    return (
+        head
+        if head in FAMILIES
+        else {"expected_wait": "ttft", "gave_up": "ttft", "own_past": "itl"}.get(objective, objective)
+    )
 
 
 def judge(window: Window, numbers: Numbers, limits: Limits, thresholds: Thresholds) -> tuple[Judged, ...]:
@@ -152,3 +160,17 @@ def other_symptoms(
                 share / thresholds.share_of_requests
             )
     return found
+
+
+def slower_than_past(numbers: Numbers, past: PastView, thresholds: Thresholds) -> Mapping[Symptom, float]:
+    """Clearly slower than this engine's own past at the same batch and context, objectives or not.
+
+    Never sure: two evaluations must agree on it.
+    """
+    mean, rho, same = numbers.itl_seconds.mean, numbers.rho, past.same_pace
+    if mean is None or rho is None or same is None or numbers.itl_seconds.count < _ENOUGH_GAPS:
+        return {}
+    pace, limit = mean * (1 - rho), thresholds.symptom_ratio * same
+    if pace <= limit:
+        return {}
+    return {Symptom("own_past", limit, Estimate(pace, pace, pace), False, "warning"): pace / limit}

@@ -10,7 +10,7 @@ from phasewatch.core.numbers import numbers
 from phasewatch.core.remedies import REMEDIES
 from phasewatch.core.settings import Limits, Settings
 from phasewatch.core.states import Progress, Stall, stepped, work_in_hand
-from phasewatch.core.symptoms import Judged, judge, other_symptoms
+from phasewatch.core.symptoms import Judged, family_of, judge, other_symptoms, slower_than_past
 from phasewatch.core.window import window
 from phasewatch.core.words import number, percent, seconds
 
@@ -59,6 +59,8 @@ def judge_engine(
     verdicts = judge(judged, figures, limits, thresholds)
     symptoms = {one.symptom: one.ratio for one in verdicts if one.missed}
     symptoms |= other_symptoms(judged, figures, limits, thresholds, wait_over_before=wait_over_before)
+    if not any(family_of(one.objective) == "itl" for one in symptoms):
+        symptoms |= slower_than_past(figures, background.past, thresholds)
     if not symptoms:
         return _healthy(judged, figures, verdicts)
     remaining = without_standstill(judged, past_stall, past_stall_until, settings)
@@ -119,7 +121,8 @@ def _after_standstill(
 ) -> Opinion:
     """The standstill, easing, explains the symptoms that go away without it; the rows judge what is left."""
     thresholds = settings.thresholds
-    figures = numbers(remaining, thresholds, stall_seconds=limits["itl_stall"].warning if "itl_stall" in limits else 1)
+    stall_limit = limits["itl_stall"].warning if "itl_stall" in limits else 1.0
+    figures = numbers(remaining, thresholds, stall_seconds=stall_limit)
     left = {one.symptom: one.ratio for one in judge(remaining, figures, limits, thresholds) if one.missed}
     left |= other_symptoms(remaining, figures, limits, thresholds, wait_over_before=wait_over_before)
     explained = [one for one in symptoms if one.objective not in {other.objective for other in left}]
@@ -212,7 +215,7 @@ def _stall_words(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str,
     if stall.certain:
         return f"{sure} No request has ended either: the engine hangs.", "any token, step or finished request."
     return (
-        f"{sure} Either the engine hangs, or all clients hung up at once and the gauges are stale (the page has no HTTP"
-        " counters to tell): send one probe request.",
+        f"{sure} Either the engine hangs, or all clients hung up at once and the gauges are stale; the pages cannot tell:"
+        " send one probe request.",
         "one probe request that is answered.",
     )

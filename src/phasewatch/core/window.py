@@ -1,6 +1,7 @@
 """Snapshots -> what changed in a window: steps between pages, restarts, windows, merging engines. No judgement here."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import gt
 
 from phasewatch.core.catalog import BY_NAME
 from phasewatch.core.histogram import increase, merge
@@ -21,17 +22,18 @@ def restarted(before: Snapshot, after: Snapshot) -> bool:
         if birth in before.gauges and birth in after.gauges
     ):
         return True
-    if any(
-        after.histograms[name].count < earlier.count
-        for name, earlier in before.histograms.items()
-        if name in after.histograms
-    ):
+    if any(_fell(before.histograms[name], now) for name, now in after.histograms.items() if name in before.histograms):
         return True
     return any(
         after.counters[name] < before.counters[name]
         for name in _CORE_COUNTERS
         if name in before.counters and name in after.counters
     )
+
+
+def _fell(before: Histogram, after: Histogram) -> bool:
+    """Whether any count fell: a new process may already be past the old count, but hardly in every bucket."""
+    return after.count < before.count or (before.bounds == after.bounds and any(map(gt, before.counts, after.counts)))
 
 
 def step(before: Snapshot, after: Snapshot) -> Step:
