@@ -51,7 +51,7 @@ def test_no_secret_of_a_url_is_shown(tmp_path: Path) -> None:
         (lambda path: path.mkdir(), "is a folder, not a file; name the YAML file in it"),
         (lambda path: path.write_bytes(b"#" * 5_000_000), "is larger than 4 MiB; this is no configuration"),
         (
-            lambda path: path.write_text("[" * 5000),
+            lambda path: path.write_text("[" * 1500),
             "is nested too deeply; a configuration needs no more than five levels",
         ),
     ],
@@ -96,7 +96,7 @@ def test_every_example_in_the_shipped_file_works(tmp_path: Path) -> None:
     assert config.targets[1].bearer_token_file == tmp_path / "vllm-token"
     assert config.settings().objectives.limits["e2e_p99"] == Limit(60, 60)
     assert config.settings().objectives.of("meta-llama/Llama-3.1-8B-Instruct") == {
-        "ttft_p99": Limit(0.5, 1), "itl_p99": Limit(0.04, 0.1), "itl_stall": Limit(1, 1),
+        "ttft_p99": Limit(0.5, 1), "itl_p99": Limit(0.04, 0.1),
     }  # fmt: skip
 
 
@@ -192,8 +192,8 @@ def test_thresholds_are_overridden_by_name(tmp_path: Path) -> None:
     assert settings.thresholds.sure_score == Settings().thresholds.sure_score
 
 
-def test_a_scrape_never_takes_longer_than_the_interval(tmp_path: Path) -> None:
-    assert load(tmp_path, f"targets: [{URL}]\nscrape: {{interval: 2s}}").scrape.total_timeout == 2
+def test_a_scrape_is_over_before_the_next_begins(tmp_path: Path) -> None:
+    assert load(tmp_path, f"targets: [{URL}]\nscrape: {{interval: 2s}}").scrape.total_timeout == 1.8
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def _distinct(targets: tuple[TargetSection, ...]) -> tuple[TargetSection, ...]:
 
 
 class Scrape(_Section):
-    """Times in seconds. timeout: the whole of one scrape, never longer than the interval."""
+    """Times in seconds. timeout: the whole of one scrape, over before the next begins."""
 
     interval: Annotated[Duration, Field(ge=0.1)] = 10.0
     connect_timeout: Duration = 2.0
@@ -134,7 +134,11 @@ class Scrape(_Section):
 
     @property
     def total_timeout(self) -> float:
-        return self.timeout if self.timeout is not None else min(9.0, self.interval)
+        return self.timeout if self.timeout is not None else min(9.0, self.longest_timeout)
+
+    @property
+    def longest_timeout(self) -> float:
+        return 0.9 * self.interval
 
 
 class LimitSection(_Section):
@@ -178,6 +182,12 @@ class Limits(_Section):
         return {name: core.Limit(part.warning, part.critical) for name, part in given.items() if part is not None}
 
 
+def _over(base: core.Limits, changes: core.Limits) -> dict[str, core.Limit]:
+    """`changes` over `base`; one that is off goes alone, without the rest of its family."""
+    written = {name: limit for name, limit in changes.items() if limit != core.OFF}
+    return {name: limit for name, limit in core.override(base, written).items() if changes.get(name) != core.OFF}
+
+
 class ModelObjectives(Limits):
     profile: Profile | None = None
 
@@ -188,15 +198,12 @@ class ObjectivesSection(Limits):
 
     def objectives(self) -> core.Objectives:
         """A model that names a profile starts from that profile alone, else from the limits for every model."""
-        general = core.override(core.PROFILES[self.profile], self.limits())
-        general = {name: limit for name, limit in general.items() if limit != core.OFF}
+        general = _over(core.PROFILES[self.profile], self.limits())
         by_model = {}
         for name, section in self.models.items():
-            own: core.Limits = section.limits()
-            if section.profile is not None:
-                own = core.override(core.PROFILES[section.profile], own)
-                own = core.override(dict.fromkeys(general, core.OFF), own)
-            by_model[name] = own
+            base = general if section.profile is None else core.PROFILES[section.profile]
+            # All that holds for every model is switched off, then what holds for this one is written.
+            by_model[name] = dict.fromkeys(general, core.OFF) | _over(base, section.limits())
         return core.Objectives(general, by_model)
 
 
@@ -260,8 +267,10 @@ class Config(_Section):
     def _times_fit(self) -> "Config":
         interval = format_duration(self.scrape.interval)
         problems: list[tuple[Loc, str]] = []
-        if self.scrape.total_timeout > self.scrape.interval:
-            problems.append((("scrape", "timeout"), f"is longer than the interval; at most {interval}"))
+        longest = self.scrape.longest_timeout
+        if self.scrape.total_timeout > longest:
+            message = f"is longer than nine tenths of the interval; at most {format_duration(longest)}"
+            problems.append((("scrape", "timeout"), message))
         least = _LEAST_SCRAPES * self.scrape.interval
         for index, window in enumerate(self.windows):
             if window < least:

@@ -26,6 +26,17 @@ class Line:
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
         self._limit = Limit()
+        self._closed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the scrape under way has to end: nothing may be sent again."""
+        return self._limit.is_over
+
+    def close(self) -> None:
+        """Ends the scrape under way, and any later one as soon as it is connected."""
+        self._closed = self._limit.is_over = True
+        self.cut()
 
     def use(self, connected: socket.socket) -> None:
         with self._lock:
@@ -44,6 +55,7 @@ class Line:
     @contextlib.contextmanager
     def limited_to(self, seconds: float) -> Iterator[Limit]:
         limit = self._limit = Limit()
+        limit.is_over = self._closed
 
         def end() -> None:
             limit.is_over = True

@@ -118,7 +118,7 @@ class Scraper:
 
     def close(self) -> None:
         """Ends a scrape that is running (it fails) and the kept connection."""
-        self._line.cut()
+        self._line.close()
         self._session.close()
 
     def _fetch(self) -> Scrape:
@@ -180,7 +180,7 @@ class Scraper:
             except requests.ConnectionError as error:
                 # A server may close a kept connection at the moment it is used again: that is no failure yet.
                 was_in_use = any(isinstance(cause, urllib3.exceptions.ProtocolError) for cause in causes(error))
-                if is_last_try or self._line.opened != opened or not was_in_use:
+                if is_last_try or self._line.is_over or self._line.opened != opened or not was_in_use:
                     raise
         raise AssertionError("unreachable")
 
