@@ -45,7 +45,7 @@ newest-tools:
 browser: .venv/.dev ## install Debian's chromium where it is missing and we are root
 	@if test -x /usr/bin/chromium && $(BIN)/playwright --version >/dev/null 2>&1; then :; \
 	elif test "$$(id -u)" = 0; then scripts/apt-install.sh chromium libatomic1; \
-	else echo "make: no /usr/bin/chromium or no libatomic1, and not root: browser tests will be skipped" >&2; fi
+	else echo "make: no /usr/bin/chromium or no libatomic1, and not root: browser tests cannot run" >&2; fi
 
 .venv/.made: scripts/make-venv.sh
 	@scripts/make-venv.sh $(PYTHON)
