@@ -3,7 +3,7 @@
 from dataclasses import replace
 from random import Random
 
-from phasewatch.simulator.config import Faults, Flow, Server, Speculation
+from phasewatch.simulator.config import Faults, Flow, Length, Server, Speculation
 from phasewatch.simulator.incident import LASTS, Incident, Judge, draw_onset, more, pace_limits, streams_of
 from phasewatch.simulator.sizes import Base, draw, pool_of, with_flags
 
@@ -43,6 +43,21 @@ def idle(random: Random) -> Incident:
 
 def engine_stalled(random: Random) -> Incident:
     base = draw(random)
+    if random.random() < 0.25:
+        # Between two short answers: no gauge tells, only connections that stay open.
+        base = replace(base, output=min(base.output, 2 / base.pace(1)), prompt=min(base.prompt, 400))
+        asks = Flow(Length(base.prompt, 0.2), Length(base.output, 0.2, 2), every=6.0, name="now and then")
+        return Incident(
+            base,
+            (asks,),
+            "progress",
+            "the engine hangs while nobody asks",
+            ("engine_stalled", "idle"),
+            onset=71.0,
+            settle=25.0,
+            lasts=60.0,
+            faults=Faults(engine_speed=((71.0, 0.0),)),
+        )
     onset = draw_onset(random) + random.random()
     faults = Faults(engine_speed=((onset, 0.0),))
     clients = random.randint(2, 8)
