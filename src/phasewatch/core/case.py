@@ -233,3 +233,10 @@ def seconds_over(histogram: Histogram, limit: float) -> float:
         part = 1.0 if high == inf else (high - low) / (high - edges(histogram, at)[0])
         seconds += count * part * (low if high == inf else (low + high) / 2)
     return seconds if histogram.total is None else min(seconds, max(histogram.total, 0.0))
+
+
+def prefix_caching_off(window: Window) -> bool:
+    """By its own word (cache_config_info), else no look-up while prompts flow."""
+    if "prefix_caching" in window.gauges:
+        return window.gauges["prefix_caching"].last == 0
+    return window.increases.get("prompt_tokens", 0.0) > 0 and window.increases.get("prefix_queries", 1.0) == 0

@@ -3,11 +3,13 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from phasewatch.core.advisories import advisories
 from phasewatch.core.diagnose import Background, missing_signals
 from phasewatch.core.histogram import count_above
-from phasewatch.core.model import Cause, EngineKey, EngineReport, Numbers, Snapshot, State, Step, Window
+from phasewatch.core.model import Advisory, Cause, EngineKey, EngineReport, Numbers, Snapshot, State, Step, Window
 from phasewatch.core.numbers import numbers
 from phasewatch.core.past import Past, moment
+from phasewatch.core.sanity import Contradiction, consistent
 from phasewatch.core.settings import Limits, Settings, Thresholds
 from phasewatch.core.states import (
     Held,
@@ -50,6 +52,8 @@ class Engine:
     counts: dict[tuple[str, str, str], float] = field(default_factory=dict)
     past: Past = field(default_factory=Past)
     first_request_at: float | None = None  # since its start; None where that was not seen
+    contradictions: tuple[Contradiction, ...] = ()
+    replaced: str | None = None  # the model that this target served before
 
     @classmethod
     def at_first_sight(cls, key: EngineKey, settings: Settings, snapshot: Snapshot) -> "Engine":
@@ -83,7 +87,9 @@ class Engine:
     def windows(self, at: float) -> dict[float, Window]:
         """By window length; lengths of which no two pages are there yet are left out."""
         built = ((seconds, window(since(self.steps, at - seconds))) for seconds in self.settings.windows)
-        return {seconds: one for seconds, one in built if one is not None}
+        checked = {seconds: consistent(one, self.settings.thresholds) for seconds, one in built if one is not None}
+        self.contradictions = checked[self.settings.windows[0]][1] if self.settings.windows[0] in checked else ()
+        return {seconds: one for seconds, (one, _) in checked.items()}
 
     def report(
         self, windows: dict[float, Window], at: float, *, failures: int = 0, role: str | None = None
@@ -115,7 +121,7 @@ class Engine:
             previous_verdict=self.held.previous,
             causes=causes,
             symptoms=opinion.symptoms,
-            advisories=opinion.advisories,
+            advisories=self._advisories(state, judged, figures, at),
             missing=() if judged is None else missing_signals(judged),
             windows={} if state == "down" else figures,
             restarts=self.restarts,
@@ -178,6 +184,23 @@ class Engine:
         )
         self.wait_over = expected_wait_over(figures, self.limits)
         return opinion
+
+    def _advisories(
+        self, state: State, judged: Window | None, figures: dict[float, Numbers], at: float
+    ) -> tuple[Advisory, ...]:
+        own = [Advisory("contradiction", {}, one.summary, "Check the vLLM version.") for one in self.contradictions]
+        if self.replaced is not None and at - self.born_at <= self.settings.windows[0]:
+            own.append(
+                Advisory(
+                    "model_changed",
+                    {"before": self.replaced},
+                    f"This target served {self.replaced} before: its history ends here, a new one begins.",
+                    "Check that no two servers share the port.",
+                )
+            )
+        if state != "serving" or judged is None:
+            return tuple(own)
+        return (*own, *advisories(judged, figures[self.settings.windows[0]], self.settings.thresholds))
 
     def _causes(self, opinion: Opinion) -> tuple[Cause, ...]:
         """The held verdict's cause first; while a challenger has been seen only once, as it was remembered."""

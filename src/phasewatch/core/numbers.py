@@ -201,7 +201,7 @@ def _tokens(window: Window) -> Tokens:
         prompt_per_second=_rate(window, "prompt_tokens"),
         computed_prompt_per_second=None if computed is None or window.seconds <= 0 else computed / window.seconds,
         generation_per_second=_rate(window, "generation_tokens"),
-        prefix_hit_ratio=_ratio(window.increases.get("prefix_hits"), window.increases.get("prefix_queries")),
+        prefix_hit_ratio=_reuse(window),
         prompt_mean=prompt_mean,
         computed_prompt_mean=_ratio(computed, first),
         output_mean=output_mean,
@@ -209,6 +209,17 @@ def _tokens(window: Window) -> Tokens:
         prefill_speed=_ratio(lengths.total, prefill.total) if comparable and lengths and prefill else None,
         decode_speed=None if not tpot else 1 / tpot,
     )
+
+
+def _reuse(window: Window) -> float | None:
+    """Share of the prompt tokens asked for that came from a cache, this engine's or an external one.
+
+    Of the external counters only the hits are used: some versions count its queries for the whole prompt.
+    """
+    hits, queries = window.increases.get("prefix_hits"), window.increases.get("prefix_queries")
+    if hits is None or not queries:
+        return None
+    return min(1.0, (hits + window.increases.get("external_prefix_hits", 0.0)) / queries)
 
 
 def _length(window: Window, histogram: str, counter: str) -> float | None:

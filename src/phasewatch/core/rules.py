@@ -3,7 +3,7 @@
 A rule states its conditions and its share of the excess; whether that proves it is decided in diagnose.py.
 """
 
-from phasewatch.core.case import Case, Finding
+from phasewatch.core.case import Case, Finding, prefix_caching_off
 from phasewatch.core.histogram import count_above
 from phasewatch.core.numbers import waiting_for_capacity
 from phasewatch.core.phases import mean_of
@@ -139,7 +139,7 @@ def prefill_long_prompts(case: Case) -> Finding | None:
 def prefill_cache_off(case: Case) -> Finding | None:
     """The same, with prefix caching switched off: nothing that prompts share is reused."""
     found = prefill_long_prompts(case)
-    if found is None or not prefix_caching_off(case):
+    if found is None or not prefix_caching_off(case.window):
         return None
     return Finding(
         found.score,
@@ -147,14 +147,6 @@ def prefill_cache_off(case: Case) -> Finding | None:
         f"{found.summary} Prefix caching is off: what prompts share at their head is computed again every time.",
         "prompts that share no head (then caching cannot help and prefill_long_prompts is the cause).",
     )
-
-
-def prefix_caching_off(case: Case) -> bool:
-    """By its own word (cache_config_info), else no look-up while prompts flow."""
-    if "prefix_caching" in case.window.gauges:
-        return case.window.gauges["prefix_caching"].last == 0
-    increases = case.window.increases
-    return increases.get("prompt_tokens", 0.0) > 0 and increases.get("prefix_queries", 1.0) == 0
 
 
 def frontend(case: Case) -> Finding | None:

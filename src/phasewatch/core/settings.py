@@ -126,6 +126,7 @@ class Thresholds:
     low_acceptance: float = 1.5  # tokens a step with speculation: below it the drafts do not pay
     cold_seconds: float = 60.0  # after the first request since the start
     traffic_ratio: float = 1.2  # arrivals of replicas this near are equal traffic
+    forecast_seconds: float = 600.0  # a KV cache full sooner than this is worth a word
     busy_core: float = 0.8  # CPU seconds a second of the API server near one core
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from phasewatch.core.diagnose import Background, diagnose, has
 from phasewatch.core.histogram import count_above
-from phasewatch.core.model import Advisory, Cause, Confidence, Numbers, Snapshot, State, Symptom, Window
+from phasewatch.core.model import Cause, Confidence, Numbers, Snapshot, State, Symptom, Window
 from phasewatch.core.numbers import numbers
 from phasewatch.core.remedies import REMEDIES
 from phasewatch.core.settings import Limits, Settings
@@ -24,7 +24,6 @@ class Opinion:
     summary: str
     causes: tuple[Cause, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
-    advisories: tuple[Advisory, ...] = ()
     surely: bool = False
 
     @staticmethod
@@ -215,7 +214,7 @@ def _stall_words(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str,
     if stall.certain:
         return f"{sure} No request has ended either: the engine hangs.", "any token, step or finished request."
     return (
-        f"{sure} Either the engine hangs, or all clients hung up at once and the gauges are stale; the pages cannot tell:"
-        " send one probe request.",
+        f"{sure} Either the engine hangs, or all clients hung up at once and the gauges are stale (the pages do not say"
+        " which): send one probe request.",
         "one probe request that is answered.",
     )

@@ -38,12 +38,14 @@ class Watcher:
         memory = self._targets.setdefault(target, _Target())
         memory.failures, memory.error, memory.success_at, memory.page = 0, None, page.at, page
         # An engine that is gone from a good page is gone: its series end, a new one starts with a baseline.
+        before = next((key[0] for key in memory.engines), None)
         memory.engines = {key: engine for key, engine in memory.engines.items() if key in page.engines}
         anew = False
         for key, snapshot in page.engines.items():
             engine = memory.engines.get(key)
             if engine is None:
                 memory.engines[key] = Engine.at_first_sight(EngineKey(target, *key), self._settings, snapshot)
+                memory.engines[key].replaced = before if before != key[0] else None
             elif snapshot.at > engine.last.at:
                 anew |= engine.page(snapshot)
         memory.restarts += anew  # the engines of a page are one server
