@@ -187,6 +187,12 @@ def within(pair: tuple[float | None, float | None], factor: float = 2.0) -> bool
     return bool(mine) and bool(real) and 1 / factor <= mine / real <= factor
 
 
+def comparable(pair: tuple[float | None, float | None]) -> bool:
+    """Neither side is without observations, and it is not too short to say anything."""
+    mine, real = pair
+    return (mine is None) != (real is None) or max(mine or 0.0, real or 0.0) > SHORT_SECONDS
+
+
 def cell(pair: tuple[float | None, float | None]) -> str:
     mine, real = pair
     if mine is None or real is None:
@@ -206,16 +212,18 @@ def main(arguments: list[str]) -> int:
         + "".join(f"{phase:>9}" for phase in PHASES)
         + "   running   waiting      kv      families series"
     )
-    good = total = 0
+    good = total = left_out = 0
     for folder in folders:
         row = compare(folder)
         cells = "".join(f"{cell(pair):>8}{' ' if within(pair) else '!'}" for pair in row.means.values())
         gauges = "".join(f"{mine:6.3g}/{real:<5.3g}" for mine, real in row.gauges.values())
         same = "".join(f"  {'same' if each else 'DIFFER':8}" for each in (row.same_families, row.same_series))
         print(f"{row.name:20}{cells} {gauges}{same}")
-        good += sum(within(pair) for pair in row.means.values())
-        total += len(row.means)
-    print(f"{good} of {total} phase means within 2x (! marks the others)")
+        compared = [pair for pair in row.means.values() if comparable(pair)]
+        good += sum(map(within, compared))
+        total += len(compared)
+        left_out += len(row.means) - len(compared)
+    print(f"{good} of {total} phase means within 2x (! marks the others); {left_out} short or without observations")
     return 0
 
 
