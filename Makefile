@@ -11,7 +11,7 @@ export PIP_ROOT_USER_ACTION := ignore
 # testing carries the newest one and is left out, with its reason, where it cannot be fetched.
 PINNED_TOOLS := .cache/debian/bookworm/fetched
 NEWEST_TOOLS := .cache/debian/testing/fetched
-LINTED := src tests
+LINTED := src tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
