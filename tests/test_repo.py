@@ -25,6 +25,7 @@ PURE_MODULES = {
     "math",
     "operator",
     "re",
+    "statistics",
     "typing",
 }
 # Plain values of a library, exactly these modules: what /metrics is made of.
