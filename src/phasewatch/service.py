@@ -67,7 +67,8 @@ class Service:
         self._polled = [
             _Polled(section.target(), _scraper(section.target(), section, config)) for section in config.targets
         ]
-        self._watcher = Watcher(self.settings)
+        targets = [polled.target for polled in self._polled]
+        self._watcher = Watcher(self.settings, {target.name: target.role for target in targets if target.role})
         self._lock = threading.Lock()
         self._changes = Changes(log)
         self._waiting: queue.SimpleQueue[_Polled | None] = queue.SimpleQueue()
