@@ -10,7 +10,7 @@ from typing import NamedTuple
 from phasewatch.core.model import Histogram
 
 # A sum is the difference of two large floats: this much of it may be rounding.
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 
 
 class Above(NamedTuple):
@@ -31,7 +31,7 @@ def increase(before: Histogram, after: Histogram) -> Histogram | None:
         bounds = _common_edges((before, after))
         if len(bounds) < 2:
             return None
-        before, after = _on(before, bounds), _on(after, bounds)
+        before, after = on_edges(before, bounds), on_edges(after, bounds)
     if any(map(gt, before.counts, after.counts)):
         return None
     return Histogram(
@@ -52,7 +52,7 @@ def merge(histograms: Iterable[Histogram]) -> Histogram | None:
     bounds = parts[0].bounds
     if any(part.bounds != bounds for part in parts):
         bounds = _common_edges(parts)
-        parts = tuple(_on(part, bounds) for part in parts)
+        parts = tuple(on_edges(part, bounds) for part in parts)
     totals = [part.total for part in parts if part.total is not None]
     return Histogram(
         bounds=bounds,
@@ -83,7 +83,7 @@ def mean(h: Histogram) -> float | None:
     if h.count <= 0 or h.total is None:
         return None
     lowest, highest = sum_limits(h)
-    if not lowest - _ROUNDING * abs(lowest) <= h.total <= highest + _ROUNDING * abs(highest):
+    if not lowest - ROUNDING * abs(lowest) <= h.total <= highest + ROUNDING * abs(highest):
         return None
     return h.total / h.count
 
@@ -151,5 +151,6 @@ def _knows(h: Histogram, edge: float) -> bool:
     return h.bounds[at] == edge or h.counts[at] == (h.counts[at - 1] if at else 0.0)
 
 
-def _on(h: Histogram, bounds: tuple[float, ...]) -> Histogram:
+def on_edges(h: Histogram, bounds: tuple[float, ...]) -> Histogram:
+    """The same histogram on `bounds`, each of which it has or has nothing around."""
     return Histogram(bounds, tuple(h.counts[bisect_left(h.bounds, edge)] for edge in bounds), h.total)

@@ -1,6 +1,10 @@
 """Percentiles of a window's histogram, each with the bounds between which the true value lies."""
 
-from phasewatch.core.histogram import bucket_of, edges, mean, monotonic
+from collections.abc import Sequence
+from dataclasses import replace
+
+from phasewatch.core import sums
+from phasewatch.core.histogram import bucket_of, edges, mean, merge, monotonic
 from phasewatch.core.model import Estimate, Histogram, Latency
 
 PERCENTILES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
@@ -28,6 +32,28 @@ def estimate(h: Histogram, q: float) -> Estimate | None:
     return Estimate(value, low, high, None if at else "below_first_edge")
 
 
-def latency(h: Histogram) -> Latency:
-    """Count, mean and percentiles of a window; everything but the count is None where nothing was observed."""
-    return Latency(round(h.count), mean(h), **{name: estimate(h, q) for name, q in PERCENTILES})
+def estimate_with_sums(steps: Sequence[Histogram], q: float) -> Estimate | None:
+    """The q-th percentile of a window by the sums between its scrapes; None without observations.
+
+    steps: what the histogram grew by between scrapes, in time order. Bounds and censoring are `estimate`'s; so is the
+    value where no sum can be used or the percentile lies above the last finite edge.
+    """
+    merged = merge(steps)
+    return None if merged is None else _by_sums(estimate(merged, q), sums.fit(steps), q)
+
+
+def latency(h: Histogram, steps: Sequence[Histogram] = ()) -> Latency:
+    """Count, mean and percentiles of a window; everything but the count is None where nothing was observed.
+
+    steps: the parts of h between scrapes, in time order, for values by the sums; without them PromQL's.
+    """
+    fitted = sums.fit(steps)
+    values = {name: _by_sums(estimate(h, q), fitted, q) for name, q in PERCENTILES}
+    return Latency(round(h.count), mean(h), **values)
+
+
+def _by_sums(plain: Estimate | None, fitted: sums.Fitted | None, q: float) -> Estimate | None:
+    value = None if fitted is None else sums.value(fitted, q)
+    if plain is None or value is None or plain.high is None:
+        return plain
+    return replace(plain, value=min(max(value, plain.low), plain.high))
