@@ -100,7 +100,6 @@ class Scheduler:
                 victim.keys.append(key)
         self.release(victim)
         victim.preemptions += 1
-        victim.unreported_preemptions += 1
         self.waiting.appendleft(victim)
 
     def release(self, request: Request) -> None:
@@ -146,6 +145,9 @@ class Scheduler:
                 need = -(-(found + tokens) // size) - len(hits)
                 self.pool.acquire(hits)
                 request.keys, request.blocks, request.computed = list(hits), len(hits), found
+                # The event rides on the first output after the request was taken in again (captures: preemptions and
+                # the gaps they made are always counted in the same interval).
+                request.unreported_preemptions += request.preemptions > 0
                 if request.scheduled is None:
                     self._count_prefix(request, found, result)
             self.waiting.popleft()
