@@ -203,9 +203,10 @@ def test_before_the_first_evaluation_only_the_service_is_shown() -> None:
         "build_info",
         "config_last_reload_successful",
         "config_last_reload_success_timestamp_seconds",
+        "remedy_info",
     }
     alone = families(None, objectives=Objectives(), version="1.2.3")
-    assert [family.name for family in alone] == ["phasewatch_build"]
+    assert [family.name for family in alone] == ["phasewatch_build", "phasewatch_remedy"]
 
 
 def test_b01_gauges_that_stand_still_with_the_engine_are_left_out() -> None:

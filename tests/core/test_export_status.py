@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 import fleets
-from exported import values
+from exported import series, values
 from fleets import FULL, SERVING, WALL_OFFSET, engine, fleet
 from phasewatch.core.model import Estimate, Symptom
+from phasewatch.core.remedies import REMEDIES
 from phasewatch.core.settings import Limit, Objectives
 from phasewatch.core.verdicts import VERDICTS
 
@@ -77,3 +78,12 @@ def test_objective_counts_are_counters_by_objective_and_severity() -> None:
     assert values(one, "objective_observations_total", objective="ttft_p99") == [9_120.0]
     assert values(one, "objective_over_total", objective="ttft_p99", severity="warning") == [310.25]
     assert values(one, "objective_over_surely_total", objective="ttft_p99", severity="critical") == [12.0]
+
+
+def test_the_first_remedy_of_every_verdict_that_has_one_is_there_before_the_first_evaluation() -> None:
+    for shown in (None, SERVING):
+        found = {dict(labels)["verdict"]: dict(labels) for name, labels in series(shown) if name == "remedy_info"}
+        assert set(found) == set(VERDICTS) - {"healthy", "unknown"}
+        for verdict, labels in found.items():
+            first = REMEDIES[verdict][0]
+            assert labels == {"verdict": verdict, "change": first.change, "when": first.when}

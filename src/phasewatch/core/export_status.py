@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from phasewatch.core.document import first_window
 from phasewatch.core.export_rows import ESTIMATOR, Row, Samples, enum, one
 from phasewatch.core.model import CONFIDENCES, STATES, EngineReport, Latency, ModelReport, Numbers, TargetReport
+from phasewatch.core.remedies import REMEDIES
 from phasewatch.core.settings import Limit, Limits
 from phasewatch.core.verdicts import VERDICTS
 
@@ -235,5 +236,12 @@ SERVICE_ROWS: tuple[Row[Service], ...] = (
         "last_evaluation_timestamp_seconds",
         "When the fleet was last evaluated.",
         one(lambda service: service.evaluated_at),
+    ),
+    # So that an alert can say what to do first: the text of a page comes from series.
+    Row(
+        "remedy_info",
+        "What to do first for a verdict, and what it takes (now, restart, capacity); the same for every engine.",
+        lambda _: [((verdict, first.change, first.when), 1.0) for verdict, (first, *_others) in REMEDIES.items()],
+        ("verdict", "change", "when"),
     ),
 )
