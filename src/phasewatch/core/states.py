@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from phasewatch.core.model import Snapshot, Step
 from phasewatch.core.settings import Thresholds
@@ -116,10 +117,18 @@ def _with_page(progress: Progress, page: Snapshot) -> Progress:
         progress,
         last_at=page.at,
         work=work_in_hand(page.gauges),
-        has_finished=(e2e is not None and e2e.count > 0) or page.counters.get("finished", 0.0) > 0,
+        has_finished=_has_finished(page),
         fds=page.gauges.get("open_fds"),
         longest_request=longest,
     )
+
+
+def _has_finished(page: Snapshot) -> bool:
+    """Whether a request has come to an end: where no family counts those, more got a first token than still run."""
+    e2e, ttft = page.histograms.get("e2e"), page.histograms.get("ttft")
+    if e2e is not None or "finished" in page.counters:
+        return (e2e is not None and e2e.count > 0) or page.counters.get("finished", 0.0) > 0
+    return ttft is not None and ttft.count > page.gauges.get("running", inf)
 
 
 def _rising(progress: Progress, page: Snapshot) -> int:
@@ -193,7 +202,7 @@ def admission_stall(progress: Progress, thresholds: Thresholds, *, kv_short: boo
     """Whether requests wait for room while tokens flow and nobody is let in."""
     waited = progress.last_at - progress.admitted_at
     needed = max(thresholds.admission_seconds, thresholds.stall_longest_steps * progress.longest_request)
-    if not progress.has_finished:
+    if progress.longest_request <= 0:  # none finished, or the page does not say how long they took
         needed = thresholds.admission_before_first_finish_seconds
     if progress.waiting_scrapes >= thresholds.stall_scrapes and waited >= needed and progress.tokens_flow:
         return Stall("admission_stalled", progress.admitted_at, waited, True, "nobody admitted")
