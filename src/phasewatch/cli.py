@@ -227,6 +227,49 @@ def replay(
 
 
 @app.command()
+def compare(
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A recording, or a diagnosis document (JSON file).")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="The same after the change.")],
+    window: Annotated[
+        float | None,
+        typer.Option(
+            parser=_positive,
+            metavar="DURATION",
+            help="Compare only this long before the moment (or the end) of each recording.",
+            show_default="all but the warm-up",
+        ),
+    ] = None,
+    before_at: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Moment of BEFORE at which to stop reading.", show_default="its end"),
+    ] = None,
+    after_at: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Moment of AFTER at which to stop reading.", show_default="its end"),
+    ] = None,
+    format: Annotated[DiagnoseFormat, typer.Option(help="Output.")] = DiagnoseFormat.table,
+    estimator: EstimatorOption = EstimatorName.sums,
+) -> None:
+    """Did a change help, and was the load alike? Both may be one recording, with a moment for each.
+
+    Exit code 0: compared, whatever came out. 1: not comparable. 2: wrong usage. 3: nothing could be read.
+    """
+    from phasewatch.commands import compare as command
+
+    raise typer.Exit(
+        command.run(
+            before,
+            after,
+            length=window,
+            before_at=before_at,
+            after_at=after_at,
+            as_json=format is DiagnoseFormat.json,
+            estimator=estimator.value,
+        )
+    )
+
+
+@app.command()
 def serve(
     config: Annotated[
         Path | None,

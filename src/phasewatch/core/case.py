@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
+from statistics import median
 
-from phasewatch.core.histogram import edges, in_buckets, mean
+from phasewatch.core.histogram import count_above, edges, in_buckets, mean
 from phasewatch.core.model import Confidence, Histogram, Numbers, Symptom, Window
 from phasewatch.core.numbers import capacity_tokens, waiting_for_capacity
 from phasewatch.core.past import PastView, arriving_context
@@ -65,10 +66,13 @@ class Case:
 
     @cached_property
     def queued(self) -> bool:
-        """Whether requests waited for capacity in most scrapes between the first and the last one that had any."""
-        name = waiting_for_capacity(self.window)
+        """Whether requests waited for capacity in most scrapes between the first and the last one that had any, and
+        not mainly for something else (remote KV, grammar, LoRA)."""
+        name, gauges = waiting_for_capacity(self.window), self.window.gauges
         at = [index for index, page in enumerate(self.pages) if page.get(name, 0.0) > 0]
-        return bool(at) and len(at) / (at[-1] - at[0] + 1) > self.thresholds.most_scrapes
+        if not at or ("waiting_deferred" in gauges and gauges["waiting_deferred"].mean > gauges[name].mean):
+            return False
+        return len(at) / (at[-1] - at[0] + 1) > self.thresholds.most_scrapes
 
     @cached_property
     def waiting_now(self) -> float:
@@ -199,6 +203,37 @@ class Case:
             for step in self.window.steps
             if step.increases.get("preemptions", 0.0) > 0 and "itl" in step.histograms
         )
+
+    # --- the first minute ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def slow_in_first_minute(self) -> bool:
+        """Whether every first token surely over the limit came within a minute of the engine's first request."""
+        slow = [
+            step
+            for step in self.window.steps
+            if "ttft" in step.histograms and self.limit > 0 and count_above(step.histograms["ttft"], self.limit).sure
+        ]
+        if self.first_request_at is None or not slow:
+            return False
+        return all(step.start <= self.first_request_at + self.thresholds.cold_seconds for step in slow)
+
+    @cached_property
+    def cold(self) -> bool:
+        """The same, and prefill was slow by no length of prompts: its mean per token is at least twice the median of
+        the intervals, so a few requests paid for kernels and caches that all others found ready."""
+        speeds = [
+            prefill.total / lengths.total
+            for step in self.window.steps
+            if (prefill := step.histograms.get("prefill")) is not None
+            and (lengths := step.histograms.get("computed_prompt_length")) is not None
+            and prefill.total
+            and lengths.total
+        ]
+        speed = self.numbers.tokens.prefill_speed
+        if not self.slow_in_first_minute or not speed or len(speeds) < 3:
+            return False
+        return 1 / speed >= 2 * median(speeds)
 
     # --- front end -----------------------------------------------------------------------------------------------
 

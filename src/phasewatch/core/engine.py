@@ -41,6 +41,7 @@ class Engine:
     last: Snapshot
     progress: Progress
     born_at: float
+    past: Past
     steps: deque[Step] = field(default_factory=deque)
     pages: int = 1
     restarts: int = 0
@@ -50,14 +51,14 @@ class Engine:
     stall: Stall | None = None
     stall_until: float = 0.0
     counts: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    past: Past = field(default_factory=Past)
+    context: float | None = None  # tokens a running request carried in the last window
     first_request_at: float | None = None  # since its start; None where that was not seen
     contradictions: tuple[Contradiction, ...] = ()
     replaced: str | None = None  # the model that this target served before
 
     @classmethod
     def at_first_sight(cls, key: EngineKey, settings: Settings, snapshot: Snapshot) -> "Engine":
-        return cls(key, settings, snapshot, begin(snapshot), snapshot.at)
+        return cls(key, settings, snapshot, begin(snapshot), snapshot.at, Past(settings.thresholds))
 
     @property
     def limits(self) -> Limits:
@@ -81,6 +82,7 @@ class Engine:
             self.stall, self.first_request_at = None, None
         if self.first_request_at is None and _first_request(change, snapshot):
             self.first_request_at = change.start
+        self.past.remember_step(change, self.context)
         _count(self.counts, change, self.limits)
         return change.restarted
 
@@ -171,7 +173,8 @@ class Engine:
             return Opinion.of_state(state)
         now = moment(at, judged, figures)
         self.past.remember(now)
-        background = Background(self.past.view(now, judged.steps[0].start, thresholds), self.first_request_at)
+        self.context = now.context
+        background = Background(self.past.view(now, judged.steps), self.first_request_at)
         opinion = judge_engine(
             judged,
             figures,

@@ -4,22 +4,39 @@ It survives restarts of the engine: that is when flags change, and the compariso
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import floor, log
+from statistics import median
 
-from phasewatch.core.model import Numbers, Window
+from phasewatch.core.model import Numbers, Step, Window
 from phasewatch.core.settings import Thresholds
 from phasewatch.core.window import scrapes
 
-_REMEMBERED = 2000  # windows: hours at one a round
-_ENOUGH = 2  # windows: one alone may be a transition
+_REMEMBERED_WINDOWS = 2000  # hours at one a round
+_REMEMBERED_PACES = 200  # of each load
+_ENOUGH = 2  # one alone may be a transition
+_ENOUGH_STEPS = 3
+_ENOUGH_GAPS = 5  # for an interval's mean to be a pace
 # A low quartile: an hour of trouble in the past must not become what is normal.
 _QUARTILE = 0.25
+
+Load = tuple[int, int | None]  # bands of batch and context
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds per token at a load. batch: requests a step serves; context: tokens each of them carries."""
+
+    at: float
+    batch: float
+    context: float | None
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One window of one engine. pace: ITL seconds without prefill's share. batch: mean running while it ran."""
+    """One window of one engine. pace: ITL without prefill's share, None where that is unknown."""
 
     at: float
     batch: float
@@ -35,8 +52,9 @@ class Moment:
 class PastView:
     """What the past says of the present window; None where it has nothing comparable.
 
-    unloaded_pace: at running <= 2. same_pace: at this batch and context. shorter_pace, shorter_context: at this batch
-    with contexts at most half as long. tpot_without_speculation: at this batch. All in seconds.
+    unloaded_pace: at running <= 2. same_pace: what the present pace would be, had loads like the present ones taken
+    what they took before. shorter_pace, shorter_context: the same for this batch with contexts at most half as long.
+    tpot_without_speculation: at this batch. All in seconds.
     """
 
     unloaded_pace: float | None = None
@@ -44,44 +62,118 @@ class PastView:
     shorter_pace: float | None = None
     shorter_context: float | None = None
     tpot_without_speculation: float | None = None
-    seconds_per_prompt_token: float | None = None
 
 
 class Past:
-    """A bounded memory of moments. Windows that overlap the one being judged are not its past."""
+    """A bounded memory. Windows that overlap the one being judged are not its past."""
 
-    def __init__(self) -> None:
-        self._moments: deque[Moment] = deque(maxlen=_REMEMBERED)
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._width = log(thresholds.alike_ratio)
+        self._windows: deque[Moment] = deque(maxlen=_REMEMBERED_WINDOWS)
+        # Intervals without a prompt show the pace exactly; busy engines have none, their windows must do.
+        self._steps: dict[Load, deque[Pace]] = {}
+        self._means: dict[Load, deque[Pace]] = {}
+        self._unloaded: deque[float] = deque(maxlen=_REMEMBERED_PACES)
+
+    def remember_step(self, step: Step, context: float | None) -> None:
+        """An interval, where it is nothing but decode."""
+        pace = decode_pace(step, context)
+        if pace is not None:
+            self._add(self._steps, pace)
+            if pace.batch <= 2 and max(step.before.get("running", 0.0), step.after.get("running", 0.0)) <= 2:
+                self._unloaded.append(pace.seconds)
 
     def remember(self, moment: Moment) -> None:
-        self._moments.append(moment)
+        """A window."""
+        self._windows.append(moment)
+        if moment.pace is not None:
+            self._add(self._means, Pace(moment.at, moment.batch, moment.context, moment.pace))
+            if moment.running_max <= 2:
+                self._unloaded.append(moment.pace)
 
     def seconds_per_prompt_token(self, before: float) -> float | None:
         """At running <= 1: nothing else took part in those prefills."""
-        alone = (m for m in self._moments if m.at <= before and m.running_max <= 1)
-        return _low(m.seconds_per_prompt_token for m in alone)
+        alone = (one for one in self._windows if one.at <= before and one.running_max <= 1)
+        return _low(one.seconds_per_prompt_token for one in alone)
 
-    def view(self, now: Moment, before: float, thresholds: Thresholds) -> PastView:
-        """What is comparable with `now`, from windows that ended at or before `before`."""
-        older = [moment for moment in self._moments if moment.at <= before]
-        alike = thresholds.alike_ratio
-
-        def near(one: float | None, other: float | None) -> bool:
-            return one is not None and other is not None and max(one, other) <= alike * max(min(one, other), 1.0)
-
-        same_batch = [m for m in older if near(m.batch, now.batch)]
-        shorter = [
-            m for m in same_batch if m.context is not None and now.context is not None and m.context <= now.context / 2
-        ]
-        plain = [m for m in same_batch if not m.speculating]
-        return PastView(
-            unloaded_pace=_low(m.pace for m in self._moments if m.running_max <= 2),
-            same_pace=_low(m.pace for m in same_batch if near(m.context, now.context)),
-            shorter_pace=_low(m.pace for m in shorter),
-            shorter_context=_low(m.context for m in shorter),
-            tpot_without_speculation=_low(m.tpot for m in plain),
-            seconds_per_prompt_token=self.seconds_per_prompt_token(before),
+    def view(self, now: Moment, steps: Sequence[Step]) -> PastView:
+        """What is comparable with `now`, the window of `steps`, among what ended before it began."""
+        before = steps[0].start
+        paces = [pace for step in steps if (pace := decode_pace(step, now.context)) is not None]
+        memory: Mapping[Load, deque[Pace]] = self._steps
+        if len(paces) < _ENOUGH_STEPS:
+            paces = [] if now.pace is None else [Pace(now.at, now.batch, now.context, now.pace)]
+            memory = self._means
+        same, _ = self._reference(paces, memory, before, shorter=False)
+        shorter, context = self._reference(paces, memory, before, shorter=True)
+        band = self._band(now.batch)
+        plain = (
+            one.tpot
+            for one in self._windows
+            if one.at <= before and not one.speculating and abs(self._band(one.batch) - band) <= 1
         )
+        return PastView(
+            unloaded_pace=_low(self._unloaded),
+            same_pace=None if same is None or now.pace is None else now.pace / same,
+            shorter_pace=None if shorter is None or now.pace is None else now.pace / shorter,
+            shorter_context=context,
+            tpot_without_speculation=_low(plain),
+        )
+
+    def _reference(
+        self, paces: Sequence[Pace], memory: Mapping[Load, deque[Pace]], before: float, *, shorter: bool
+    ) -> tuple[float | None, float | None]:
+        """(how many times slower than before at the same loads, the contexts of then); medians over the loads."""
+        by_load: dict[Load, list[float]] = {}
+        for pace in paces:
+            by_load.setdefault(self._load(pace), []).append(pace.seconds)
+        ratios: list[float] = []
+        contexts: list[float] = []
+        for load, seconds in by_load.items():
+            then = [
+                pace
+                for other, known in memory.items()
+                if self._comparable(load, other, shorter=shorter)
+                for pace in known
+                if pace.at <= before
+            ]
+            usual = _low(pace.seconds for pace in then)
+            if usual:
+                ratios.extend([median(seconds) / usual] * len(seconds))
+                contexts.extend(pace.context for pace in then if pace.context is not None)
+        if not ratios:
+            return None, None
+        return median(ratios), median(contexts) if contexts else None
+
+    @staticmethod
+    def _comparable(load: Load, other: Load, *, shorter: bool) -> bool:
+        """Neighbouring bands are the same load; three bands below is about half."""
+        if abs(load[0] - other[0]) > 1 or load[1] is None or other[1] is None:
+            return False
+        return other[1] <= load[1] - 3 if shorter else abs(load[1] - other[1]) <= 1
+
+    def _add(self, memory: dict[Load, deque[Pace]], pace: Pace) -> None:
+        memory.setdefault(self._load(pace), deque(maxlen=_REMEMBERED_PACES)).append(pace)
+
+    def _load(self, pace: Pace) -> Load:
+        return self._band(pace.batch), None if pace.context is None else self._band(pace.context)
+
+    def _band(self, value: float) -> int:
+        return floor(log(max(value, 1.0)) / self._width)
+
+
+def decode_pace(step: Step, context: float | None) -> Pace | None:
+    """The pace of an interval in which no prompt was computed and nobody evicted; None for any other."""
+    itl, first, iterations = (step.histograms.get(name) for name in ("itl", "ttft", "iteration_tokens"))
+    if itl is None or not itl.total or itl.count < _ENOUGH_GAPS or first is None or first.count > 0:
+        return None
+    if step.increases.get("prompt_tokens", 0.0) > 0 or step.increases.get("preemptions", 0.0) > 0:
+        return None
+    running = (step.before.get("running", 0.0) + step.after.get("running", 0.0)) / 2
+    # Several API servers count iterations more than once; a page without a start time may be theirs.
+    exact = iterations is not None and iterations.count > 0 and "start_time" in step.after
+    batch = itl.count / iterations.count if exact and iterations else running
+    return Pace(step.end, batch, context, itl.total / itl.count)
 
 
 def _low(values: Iterable[float | None]) -> float | None:
@@ -93,9 +185,7 @@ def _low(values: Iterable[float | None]) -> float | None:
 def moment(at: float, window: Window, numbers: Numbers) -> Moment:
     """The present window as a moment to compare and to remember."""
     running = [page["running"] for page in scrapes(window) if page.get("running", 0.0) > 0]
-    tokens, itl = numbers.tokens, numbers.itl_seconds.mean
-    lengths, prefill = window.histograms.get("computed_prompt_length"), window.histograms.get("prefill")
-    known = lengths is not None and prefill is not None and numbers.phases.prefill.mean_seconds is not None
+    itl = numbers.itl_seconds.mean
     return Moment(
         at=at,
         batch=sum(running) / len(running) if running else 0.0,
@@ -104,11 +194,7 @@ def moment(at: float, window: Window, numbers: Numbers) -> Moment:
         pace=None if itl is None or numbers.rho is None else itl * (1 - numbers.rho),
         tpot=numbers.tpot_seconds.mean,
         speculating=window.increases.get("spec_drafts", 0.0) > 0,
-        seconds_per_prompt_token=(
-            prefill.total / lengths.total if known and lengths and prefill and lengths.total and prefill.total else None
-        )
-        if tokens.computed_prompt_per_second
-        else None,
+        seconds_per_prompt_token=None if not numbers.tokens.prefill_speed else 1 / numbers.tokens.prefill_speed,
     )
 
 

@@ -95,7 +95,7 @@ def queue_batch_limit(case: Case) -> Finding | None:
 def queue_prefill_backlog(case: Case) -> Finding | None:
     """Requests wait with room in the KV cache while the engine is busy computing prompts."""
     rho = case.numbers.rho
-    if not _room(case) or rho is None or rho < case.thresholds.prefill_bound_rho:
+    if not _room(case) or rho is None or rho < case.thresholds.prefill_bound_rho or case.cold:
         return None
     computed = case.numbers.tokens.computed_prompt_per_second
     return _queue(
@@ -111,6 +111,8 @@ def prefill_long_prompts(case: Case) -> Finding | None:
     share, tokens = case.ttft_share("prefill"), case.numbers.tokens
     parts = case.ttft_parts
     if share is None or parts["prefill"] < max(parts.values()) or case.symptom.objective == "expected_wait":
+        return None
+    if case.cold:
         return None
     computed, generated = tokens.computed_prompt_per_second, tokens.generation_per_second
     # Many computed tokens a request: prefill has more tokens to work on than decode.
@@ -255,22 +257,19 @@ def kv_transfer(case: Case) -> Finding | None:
 
 def cold_start(case: Case) -> Finding | None:
     """The slow first tokens are those of the first minute after the engine's first request."""
-    first, limit = case.first_request_at, case.limit
-    if first is None or limit <= 0 or case.symptom.objective == "expected_wait":
+    if not case.slow_in_first_minute or case.symptom.objective == "expected_wait":
         return None
-    answering = [step for step in case.window.steps if "ttft" in step.histograms]
-    slow = [step for step in answering if count_above(step.histograms["ttft"], limit).sure]
-    if not slow or any(step.start > first + case.thresholds.cold_seconds for step in slow):
+    other = max((case.ttft_share(phase) or 0.0 for phase in ("queue", "prefill")), default=0.0)
+    if not case.cold and other >= case.thresholds.proven_score:
         return None
-    if any((case.ttft_share(phase) or 0.0) >= case.thresholds.proven_score for phase in ("queue", "prefill")):
-        return None
-    met = sum(step.histograms["ttft"].count for step in answering if step.start >= slow[-1].end)
+    answering = [step.histograms["ttft"] for step in case.window.steps if "ttft" in step.histograms]
+    fast = sum(first.count - count_above(first, case.limit).possible for first in answering)
     return Finding(
         1.0,
-        {"slow_intervals": float(len(slow)), "first_tokens_since": met},
+        {"first_tokens_within_limit": fast, "ttft_mean_seconds": case.numbers.ttft_seconds.mean or 0.0},
         "Only first tokens of the engine's first minute of work were slow: kernels, caches and pools warm up then.",
         "slow first tokens after that minute.",
-        easing=met > 0,
-        eliminated=met < case.thresholds.few_finishes,
+        easing=bool(answering) and count_above(answering[-1], case.limit).possible == 0,
+        eliminated=fast < case.thresholds.few_finishes,
         at_most="medium",
     )
