@@ -88,8 +88,13 @@ def _stalls_by_shape(case: Case) -> Finding | None:
 
 
 def _stalls(case: Case) -> bool:
+    """Whether the slowest gaps are far from the typical one. p99 counts gaps: the few long ones that itl_stall weighs
+    by time may all lie above it."""
     itl = case.numbers.itl_seconds
-    return itl.p50 is not None and itl.p99 is not None and itl.p99.value >= case.thresholds.stall_ratio * itl.p50.value
+    if itl.p50 is None or itl.p99 is None:
+        return False
+    slowest = max(itl.p99.value, case.stall_limit if case.symptom.objective == "itl_stall" else 0.0)
+    return slowest >= case.thresholds.stall_ratio * itl.p50.value
 
 
 def _share_above(case: Case, base: float) -> float:
