@@ -185,13 +185,13 @@ def _low(values: Iterable[float | None]) -> float | None:
 def moment(at: float, window: Window, numbers: Numbers) -> Moment:
     """The present window as a moment to compare and to remember."""
     running = [page["running"] for page in scrapes(window) if page.get("running", 0.0) > 0]
-    itl = numbers.itl_seconds.mean
+    itl, rho = numbers.itl_seconds.mean, numbers.rho
     return Moment(
         at=at,
         batch=sum(running) / len(running) if running else 0.0,
         running_max=window.gauges["running"].max if "running" in window.gauges else 0.0,
         context=arriving_context(window, numbers),
-        pace=None if itl is None or numbers.rho is None else itl * (1 - numbers.rho),
+        pace=None if itl is None or rho is None or rho >= 1 else itl * (1 - rho),  # 1 leaves no time for a pace
         tpot=numbers.tpot_seconds.mean,
         speculating=window.increases.get("spec_drafts", 0.0) > 0,
         seconds_per_prompt_token=None if not numbers.tokens.prefill_speed else 1 / numbers.tokens.prefill_speed,
