@@ -94,9 +94,13 @@ def test_wrong_usage_is_one_line_and_exit_code_2(run: Run, arguments: list[str],
         (lambda path: path, "has no pages"),
         (lambda path: _file(path / "page.prom", b"x 1\n"), "is a file; a recording is a folder"),
         (lambda path: _file(path / "1.prom", b"<html><body>no</body></html>").parent, "an HTML page came"),
+        (
+            lambda path: _file(_file(path / "1.prom", b"x 1\n").with_name("1795983801.prom"), b"x 1\n").parent,
+            "two clocks",
+        ),
         (lambda path: _file(path / "1.prom.gz", gzip.compress(b"x 1\n" * 99)[:20]).parent, "ends in the middle"),
     ],
-    ids=["missing", "empty folder", "file", "HTML page", "truncated gzip"],
+    ids=["missing", "empty folder", "file", "HTML page", "two clocks", "truncated gzip"],
 )
 def test_a_recording_that_cannot_be_read_is_one_line_and_exit_code_3(
     run: Run, tmp_path: Path, make: Callable[[Path], Path], says: str
@@ -325,11 +329,14 @@ def test_a_port_that_a_replayed_target_cannot_have_is_one_line(run: Run, capture
     assert f"cannot listen on 127.0.0.1:{taken}" in err
 
 
-def test_ctrl_c_ends_watching_early_and_still_judges(captures: Path, http_server: Callable[..., HttpServer]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_watching_early_and_still_judges(
+    captures: Path, http_server: Callable[..., HttpServer], number: signal.Signals
+) -> None:
     server = http_server({"/metrics": page(captures)})
     with start("diagnose", server.url, "--for", "10m", "--interval", "100ms", "--format", "json") as watching:
         wait_until(lambda: len(server.requests) > 2, "the server was read")
-        watching.send_signal(signal.SIGINT)
+        watching.send_signal(number)
         out, err = watching.communicate(timeout=10)
     assert watching.returncode == 3
     assert json.loads(out)["engines"][0]["state"] == "warming_up"

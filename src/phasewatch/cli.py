@@ -1,6 +1,7 @@
 """The command line: options and their help. What a command does is in commands/, imported when it runs."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -334,7 +335,8 @@ def demo(
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """The console script. SIGTERM ends a command as Ctrl-C does, with what it has so far (serve has its own way)."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:]))
 
 

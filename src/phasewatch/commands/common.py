@@ -12,6 +12,7 @@ from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.config_sections import parse_listen_address
 from phasewatch.core.settings import Estimator, ObjectiveError, Settings, parse_objectives
 from phasewatch.sources.recording import Recording, RecordingError, open_recording
+from phasewatch.sources.replaying import span
 from phasewatch.sources.target import Target, TargetError, parse_target
 
 
@@ -56,7 +57,9 @@ def listen_address(text: str) -> tuple[str, int]:
 
 def recording_of(path: str | Path) -> Recording:
     try:
-        return open_recording(Path(path))
+        recording = open_recording(Path(path))
+        span(recording)
+        return recording
     except RecordingError as error:
         raise CommandError(str(error), code=EXIT_NOTHING_READ) from None
 

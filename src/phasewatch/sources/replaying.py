@@ -8,13 +8,24 @@ from phasewatch.core.exposition import ExpositionError, parse
 from phasewatch.core.model import Fleet
 from phasewatch.core.settings import Settings
 from phasewatch.core.watch import Watcher
-from phasewatch.sources.recording import Entry, Recording, timeline
+from phasewatch.sources.recording import Entry, Recording, RecordingError, timeline
+
+# Ten years: no recording is that long, but Unix time is that far from any other clock.
+_LONGEST = 3.2e8
 
 
 def span(recording: Recording) -> tuple[float, float]:
-    """Seconds of the first and the last entry, on the recording's own clock."""
-    entries = [target.entries for target in recording.targets]
-    return min(e[0].seconds for e in entries), max(e[-1].seconds for e in entries)
+    """Seconds of the first and the last entry, on the recording's own clock.
+
+    Raises RecordingError where it has two clocks: Unix time and seconds from some start.
+    """
+    first = min(recording.targets, key=lambda target: target.entries[0].seconds)
+    last = max(recording.targets, key=lambda target: target.entries[-1].seconds)
+    start, end = first.entries[0].seconds, last.entries[-1].seconds
+    if end - start > _LONGEST:
+        where = "" if first is last else f" ({first.name} and {last.name})"
+        raise RecordingError(f"{recording.path} has seconds {start:g} and {end:g}{where}: two clocks; keep them apart")
+    return start, end
 
 
 def replay(
