@@ -110,7 +110,8 @@ def prefill_long_prompts(case: Case) -> Finding | None:
     """First tokens are slow because their own prompts take long to compute."""
     share, tokens = case.ttft_share("prefill"), case.numbers.tokens
     parts = case.ttft_parts
-    if share is None or parts["prefill"] < max(parts.values()) or case.symptom.objective == "expected_wait":
+    # Of those who gave up or still wait, the first tokens of the others say nothing.
+    if share is None or parts["prefill"] < max(parts.values()) or not case.symptom.objective.startswith("ttft"):
         return None
     if case.cold:
         return None
@@ -154,6 +155,8 @@ def prefill_cache_off(case: Case) -> Finding | None:
 def frontend(case: Case) -> Finding | None:
     """Time outside the engine: TTFT - queue - prefill, or e2e - TTFT - decode, is most of what is slow."""
     late = case.symptom.objective.startswith("e2e")
+    if not late and not case.symptom.objective.startswith("ttft"):
+        return None
     outside = case.output_lag if late else case.frontend
     whole = mean_of(case.window, "e2e" if late else "ttft")
     step = case.numbers.itl_seconds.mean
