@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from phasewatch import show
+from phasewatch import show, show_fleet
 from phasewatch.core.model import (
     Advisory,
     Cause,
@@ -112,7 +112,7 @@ def target(name: str, state: State, error: str | None = None) -> TargetReport:
 
 def shown(fleet: Fleet, width: int = 100) -> str:
     file = io.StringIO()
-    Console(file=file, width=width, highlight=False, markup=False, emoji=False).print(show.fleet(fleet))
+    Console(file=file, width=width, highlight=False, markup=False, emoji=False).print(show_fleet.fleet(fleet))
     return file.getvalue()
 
 
@@ -228,7 +228,7 @@ def test_names_from_outside_cannot_steer_the_terminal_or_use_markup() -> None:
 
 def test_the_bars_are_ascii_where_the_terminal_is() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    Console(file=file, width=80).print(show.fleet(Fleet(60.0, 58.0, (SICK,))))
+    Console(file=file, width=80).print(show_fleet.fleet(Fleet(60.0, 58.0, (SICK,))))
     file.seek(0)
     assert "61 %  ############" in file.read()
 

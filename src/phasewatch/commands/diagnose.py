@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from phasewatch import show
+from phasewatch import show, show_fleet
 from phasewatch.commands import EXIT_NOTHING_READ, EXIT_UNHEALTHY, CommandError
 from phasewatch.commands.common import console, interruptible, note, settings_of, source_of, unique
 from phasewatch.commands.watching import Watching, clock
@@ -50,7 +50,7 @@ def run(
     if as_json:
         print(json.dumps(document(fleet), allow_nan=False))
     else:
-        console(sys.stdout).print(show.fleet(fleet))
+        console(sys.stdout).print(show_fleet.fleet(fleet))
     return exit_code(fleet)
 
 
