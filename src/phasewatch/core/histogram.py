@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from math import inf
-from operator import gt
 from typing import NamedTuple
 
 from phasewatch.core.model import Histogram
@@ -32,7 +31,7 @@ def increase(before: Histogram, after: Histogram) -> Histogram | None:
         if len(bounds) < 2:
             return None
         before, after = on_edges(before, bounds), on_edges(after, bounds)
-    if any(map(gt, before.counts, after.counts)):
+    if any(a > b for a, b in zip(before.counts, after.counts, strict=True)):
         return None
     return Histogram(
         bounds=after.bounds,

@@ -6,7 +6,7 @@ Buckets say how many observations lie between two edges, the sum of each scrape 
    all observations of that bucket and scrape share (a slow step is slow for every stream), plus a part of its own.
    Nothing says which part is larger, so they are taken as equal; how large both are against the bucket's width is
    what makes the sums seen most likely. Each scrape's sum then moves its own part (`_cells`).
-2. The shape inside the bucket (`_shape`): a density with the bucket's mean that meets the neighbours at the edges.
+2. The shape inside the bucket (core.shape): a density with the bucket's mean that meets the neighbours at the edges.
 3. The percentile of the scrapes' parts added up (`_percentile`), each with that shape around its own mean.
 
 One observation alone in a scrape is known exactly. No constant here comes from a recording: before any sum is seen a
@@ -16,18 +16,15 @@ latency is log-uniform in its bucket (its scale is unknown), and widths are thos
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, exp, inf, log, log1p, sqrt
+from math import ceil, inf, log, log1p, sqrt
 from typing import NamedTuple
 
 from phasewatch.core.histogram import ROUNDING, bucket_of, edges, in_buckets, merge, monotonic, on_edges
 from phasewatch.core.model import Histogram
+from phasewatch.core.shape import MIDDLES, NODES, height, shares, solve_symmetric
 
 # Variance within a bucket against that of a uniform one, tried from wide to narrow; twice as many change nothing.
 _SPREADS = (0.5, 0.2, 0.08, 0.03, 0.012, 0.005)
-_NODES = 16
-_MIDDLES = tuple((node + 0.5) / _NODES for node in range(_NODES))
-# Terms of a bucket's log density: a slope, and two that are zero at both edges (a hump, and a hump to one side).
-_TERMS = tuple((t, 4 * t * (1 - t), 10 * t * (1 - t) * (1 - 2 * t)) for t in _MIDDLES)
 _HALVINGS = 16
 
 
@@ -100,7 +97,9 @@ def value(fitted: Fitted, q: float) -> float | None:
     if at is None or at == len(fitted.counts) - 1:
         return None
     if at not in fitted.shapes:
-        fitted.shapes[at] = _shape(fitted, at)
+        low, high = edges(fitted.merged, at)
+        middle = (fitted.means[at] - low) / (high - low)
+        fitted.shapes[at] = shares(middle, _height(fitted, at, -1), _height(fitted, at, 1))
     rising = monotonic(fitted.merged)
     below = rising[at - 1] if at else 0.0
     rank = min(max(ceil(q * rising[-1]) - 0.5, below), rising[at]) - below
@@ -142,7 +141,7 @@ def _means(
         free = [i for i in range(size) if i not in fixed]
         wanted = [(right[i] - sum(matrix[i][j] * x for j, x in fixed.items())) / spread for i in free]
         precision = [[matrix[i][j] / spread + (1 / (1 - spread) if i == j else 0.0) for j in free] for i in free]
-        found, log_determinant = _solve(precision, wanted)
+        found, log_determinant = solve_symmetric(precision, wanted)
         gained = sum(x * y for x, y in zip(found, wanted, strict=True))
         unlikely = used * log(spread) + size * log1p(-spread) + log_determinant + misfit / spread - gained
         moved = dict(zip(free, found, strict=True)) | fixed
@@ -176,15 +175,15 @@ def _cells(
 ) -> list[_Cell]:
     """One scrape's part of each bucket: what its sum leaves over is shared out by variance, within the limits."""
     # Variances of one bucket's part of the sum, without the common factor spread / 2.
-    shares = [(n + n * n) * width * width for n, width in zip(row, widths, strict=True)]
+    parts = [(n + n * n) * width * width for n, width in zip(row, widths, strict=True)]
     free = {i for i, n in enumerate(row) if n > 0}
     means = list(middles)
     if total is None:
         return [_Cell(n, m, spread / 2 * w * w, 1.0) for n, m, w in zip(row, means, widths, strict=True)]
     rest = total - sum(n * m for n, m in zip(row, means, strict=True))
     while free and rest:
-        whole = sum(shares[i] for i in free)
-        moved = {i: means[i] + rest * shares[i] / whole / row[i] for i in free}
+        whole = sum(parts[i] for i in free)
+        moved = {i: means[i] + rest * parts[i] / whole / row[i] for i in free}
         stopped = {i for i in free if not limits[i][0] <= moved[i] <= limits[i][1]}
         for i in stopped or free:
             low, high = limits[i]
@@ -192,60 +191,18 @@ def _cells(
             rest -= row[i] * (target - means[i])
             means[i] = target
         free = free - stopped if stopped else set()
-    whole = sum(shares)
+    whole = sum(parts)
     return [
         _Cell(
             n,
             m,
-            spread / 2 * w * w * (1 + 1 / n) * max(0.0, 1 - share / whole),
+            spread / 2 * w * w * (1 + 1 / n) * max(0.0, 1 - part / whole),
             max(0.0, 1 - (1 + n) ** 2 * w * w / 2 / whole),
         )
         if n > 0
         else _Cell(0.0, m, 0.0, 0.0)
-        for n, m, w, share in zip(row, means, widths, shares, strict=True)
+        for n, m, w, part in zip(row, means, widths, parts, strict=True)
     ]
-
-
-def _shape(fitted: Fitted, at: int) -> tuple[float, ...]:
-    """Shares of the bucket's observations in _NODES equal parts of it.
-
-    The density is the exponential of a cubic: its mean is the bucket's, its height at each edge is what both sides
-    say (`_height`). Newton's method, damped; the mean outweighs the edges where not all can be had.
-    """
-    low, high = edges(fitted.merged, at)
-    middle = (fitted.means[at] - low) / (high - low)
-    slope = _slope(middle)
-    left, right = _height(fitted, at, -1), _height(fitted, at, 1)
-    terms = [slope, 0.0, 0.0]
-    shares: list[float] = []
-    for _ in range(25):
-        logs = [terms[0] * a + terms[1] * b + terms[2] * c for a, b, c in _TERMS]
-        top = max(logs)
-        shares = [exp(x - top) for x in logs]
-        whole = sum(shares)
-        shares = [x / whole for x in shares]
-        height = top + log(whole / _NODES)
-        means = [sum(p * term[k] for p, term in zip(shares, _TERMS, strict=True)) for k in range(3)]
-        along = [
-            sum(p * (t - means[0]) * term[k] for p, t, term in zip(shares, _MIDDLES, _TERMS, strict=True))
-            for k in range(3)
-        ]
-        wanted = (
-            (1e4, along, middle - means[0]),
-            (1.0, [-means[0], -means[1], -means[2]], left + height),
-            (1.0, [1 - means[0], -means[1], -means[2]], right - terms[0] + height),
-        )
-        matrix = [
-            [sum(w * row[i] * row[j] for w, row, _ in wanted) + (1e-3 if i == j else 0.0) for j in range(3)]
-            for i in range(3)
-        ]
-        step, _ = _solve(matrix, [sum(w * row[i] * miss for w, row, miss in wanted) for i in range(3)])
-        longest = max(map(abs, step))
-        damping = min(1.0, 4 / longest) if longest else 1.0
-        terms = [x + damping * dx for x, dx in zip(terms, step, strict=True)]
-        if longest < 1e-3:
-            break
-    return tuple(shares)
 
 
 def _height(fitted: Fitted, at: int, side: int) -> float:
@@ -255,7 +212,7 @@ def _height(fitted: Fitted, at: int, side: int) -> float:
     Next to an empty bucket: no more than half an observation would have filled it to.
     """
     low, high = edges(fitted.merged, at)
-    own = _exponential((fitted.means[at] - low) / (high - low), side)
+    own = height((fitted.means[at] - low) / (high - low), side)
     average = log(fitted.counts[at] / (high - low))
     beside = at + side
     if beside < 0:
@@ -267,33 +224,8 @@ def _height(fitted: Fitted, at: int, side: int) -> float:
         return min(own, log(0.5 / min(high - low, other_high - other_low)) - average)
     other_low, other_high = edges(fitted.merged, beside)
     width = other_high - other_low
-    other = _exponential((fitted.means[beside] - other_low) / width, -side) + log(fitted.counts[beside] / width)
+    other = height((fitted.means[beside] - other_low) / width, -side) + log(fitted.counts[beside] / width)
     return (own + other - average) / 2
-
-
-def _exponential(middle: float, side: int) -> float:
-    """Log density at 0 (side -1) or 1 (+1) of the exponential density on [0, 1] with this mean."""
-    slope = _slope(middle) * side
-    if abs(slope) < 1e-6:
-        return 0.0
-    return log(slope / (1 - exp(-slope))) if slope > 0 else log(slope / (exp(slope) - 1)) + slope
-
-
-def _slope(middle: float) -> float:
-    """k of the density exp(k t) on [0, 1] whose mean is `middle`; by Newton's method."""
-    middle = min(max(middle, 1e-3), 1 - 1e-3)
-    if middle > 0.5:
-        return -_slope(1 - middle)
-    k = 12 * (0.5 - middle) if middle > 0.2 else 1 / middle
-    for _ in range(20):
-        if k < 1e-3:
-            return -12 * (0.5 - middle)
-        decay = exp(-k)
-        step = (1 / k - decay / (1 - decay) - middle) / (1 / k**2 - decay / (1 - decay) ** 2)
-        k += step
-        if abs(step) < 1e-9:
-            break
-    return -k
 
 
 def _percentile(
@@ -309,8 +241,8 @@ def _percentile(
     below = [0.0]
     for share in shape:
         below.append(below[-1] + share)
-    centre = sum(share * t for share, t in zip(shape, _MIDDLES, strict=True))
-    variance = width * width * sum(share * (t - centre) ** 2 for share, t in zip(shape, _MIDDLES, strict=True))
+    centre = sum(share * t for share, t in zip(shape, MIDDLES, strict=True))
+    variance = width * width * sum(share * (t - centre) ** 2 for share, t in zip(shape, MIDDLES, strict=True))
     centre = low + width * centre
     count = sum(cell.size for cell in cells)
     scattered = sum(cell.size * (cell.mean - middle) ** 2 for cell in cells) / count
@@ -328,8 +260,8 @@ def _percentile(
             if scale < 1e-3:
                 total += cell.size if cell.mean <= x else 0.0
                 continue
-            node = (centre + (x - cell.mean) / scale - low) / width * _NODES
-            if node >= _NODES:
+            node = (centre + (x - cell.mean) / scale - low) / width * NODES
+            if node >= NODES:
                 total += cell.size
             elif node > 0:
                 whole = int(node)
@@ -344,22 +276,3 @@ def _percentile(
         else:
             most = x
     return (least + most) / 2
-
-
-def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> tuple[list[float], float]:
-    """Solve a symmetric positive definite system by Cholesky's method; with the log of its determinant."""
-    size = len(right)
-    lower: list[list[float]] = []
-    for i in range(size):
-        line: list[float] = []
-        for j in range(i):
-            other = lower[j]
-            line.append((matrix[i][j] - sum(x * y for x, y in zip(line, other, strict=False))) / other[j])
-        line.append(sqrt(matrix[i][i] - sum(x * x for x in line)))
-        lower.append(line)
-    found = list(right)
-    for i in range(size):
-        found[i] = (found[i] - sum(lower[i][j] * found[j] for j in range(i))) / lower[i][i]
-    for i in reversed(range(size)):
-        found[i] = (found[i] - sum(lower[j][i] * found[j] for j in range(i + 1, size))) / lower[i][i]
-    return found, 2 * sum(log(lower[i][i]) for i in range(size))
