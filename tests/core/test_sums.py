@@ -131,6 +131,15 @@ def test_scrapes_without_observations_change_nothing() -> None:
     assert [by_sums([idle, busy[0], idle, idle, busy[1]], q) for q in QS] == [by_sums(busy, q) for q in QS]
 
 
+def test_a_long_window_keeps_its_bounds_and_stays_close() -> None:
+    rng = random.Random(3)
+    values = [[rng.gauss(0.041, 0.003) for _ in range(20)] for _ in range(1000)]
+    found = estimate_with_sums([observed(part, ITL) for part in values], 0.5)
+    assert found is not None
+    assert (found.low, found.high) == (0.025, 0.05)
+    assert found.value == pytest.approx(true_percentile([value for part in values for value in part], 0.5), rel=0.02)
+
+
 def test_nothing_observed_gives_nothing() -> None:
     assert estimate_with_sums([], 0.5) is None
     assert estimate_with_sums([observed([]), observed([])], 0.5) is None

@@ -26,6 +26,8 @@ from phasewatch.core.shape import MIDDLES, NODES, height, shares, solve_symmetri
 # Variance within a bucket against that of a uniform one, tried from wide to narrow; twice as many change nothing.
 _SPREADS = (0.5, 0.2, 0.08, 0.03, 0.012, 0.005)
 _HALVINGS = 16
+# The work grows with the scrapes; of a long window or a large fleet, neighbours in time are taken together.
+_MOST_STEPS = 60
 
 
 class _Cell(NamedTuple):
@@ -55,7 +57,12 @@ def fit(steps: Sequence[Histogram]) -> Fitted | None:
     A scrape without a sum, with one that its buckets contradict, or with observations above the last edge (of
     unknown size) only counts.
     """
-    merged = merge(step for step in steps if step.count > 0)
+    steps = [step for step in steps if step.count > 0]
+    together = ceil(len(steps) / _MOST_STEPS)
+    if together > 1:
+        groups = (merge(steps[at : at + together]) for at in range(0, len(steps), together))
+        steps = [group for group in groups if group is not None]
+    merged = merge(steps)
     if merged is None or len(merged.bounds) < 2 or merged.bounds[0] <= 0:
         return None
     counts = in_buckets(merged)
@@ -64,10 +71,9 @@ def fit(steps: Sequence[Histogram]) -> Fitted | None:
     rows: list[tuple[float, ...]] = []
     totals: list[float | None] = []
     for step in steps:
-        if step.count > 0:
-            alone = in_buckets(step if step.bounds == merged.bounds else on_edges(step, merged.bounds))
-            rows.append(tuple(alone[at] for at in used))
-            totals.append(None if alone[-1] else _usable(step.total, rows[-1], limits))
+        alone = in_buckets(step if step.bounds == merged.bounds else on_edges(step, merged.bounds))
+        rows.append(tuple(alone[at] for at in used))
+        totals.append(None if alone[-1] else _usable(step.total, rows[-1], limits))
     if not used or all(total is None for total in totals):
         return None
     widths = [(high - low) / sqrt(12) for low, high in limits]
