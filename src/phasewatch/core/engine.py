@@ -46,12 +46,11 @@ class Engine:
     pages: int = 1
     restarts: int = 0
     held: Held = field(default_factory=Held)
-    causes: tuple[Cause, ...] = ()
+    agreed: Opinion = field(default_factory=lambda: Opinion.of_state("warming_up"))  # the held verdict's own
     wait_over: bool = False
     stall: Stall | None = None
     stall_until: float = 0.0
     counts: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    context: float | None = None  # tokens a running request carried in the last window
     first_request_at: float | None = None  # since its start; None where that was not seen
     contradictions: tuple[Contradiction, ...] = ()
     replaced: str | None = None  # the model that this target served before
@@ -82,7 +81,7 @@ class Engine:
             self.stall, self.first_request_at = None, None
         if self.first_request_at is None and _first_request(change, snapshot):
             self.first_request_at = change.start
-        self.past.remember_step(change, self.context)
+        self.past.remember_step(change)
         _count(self.counts, change, self.limits)
         return change.restarted
 
@@ -110,15 +109,16 @@ class Engine:
         verdict = self.held.verdict if state != "stale" else None
         causes = self._causes(opinion) if verdict else ()
         leading = causes[0] if causes else None
+        shown = self.agreed if verdict else opinion
         return EngineReport(
             key=self.key,
             role=role,
             state=state,
             gauges_stale=clients_left(self.progress) and self.progress.quiet_scrapes > 0,
             verdict=verdict,
-            confidence=None if verdict is None else leading.confidence if leading else opinion.confidence,
+            confidence=None if verdict is None else leading.confidence if leading else shown.confidence,
             score=leading.score if leading else None,
-            summary=leading.summary if leading else opinion.summary,
+            summary=leading.summary if leading else shown.summary,
             since=self.held.since if verdict else None,
             previous_verdict=self.held.previous,
             causes=causes,
@@ -173,7 +173,6 @@ class Engine:
             return Opinion.of_state(state)
         now = moment(at, judged, figures)
         self.past.remember(now)
-        self.context = now.context
         background = Background(self.past.view(now, judged.steps), self.first_request_at)
         opinion = judge_engine(
             judged,
@@ -208,11 +207,11 @@ class Engine:
     def _causes(self, opinion: Opinion) -> tuple[Cause, ...]:
         """The held verdict's cause first; while a challenger has been seen only once, as it was remembered."""
         if self.held.verdict == opinion.verdict:
-            self.causes = opinion.causes
+            self.agreed = opinion
             return opinion.causes
         if self.held.verdict == "healthy":
             return ()
-        return (*self.causes[:1], *opinion.causes)
+        return (*self.agreed.causes[:1], *opinion.causes)
 
 
 def _busy(one: Window) -> bool:
