@@ -9,7 +9,8 @@ observation belongs to the window in which its chunk came. Longer scrape interva
 A client's figure outside the bucket that holds the percentile (its own lag, a page cut between two observations)
 can be met by no estimator: such windows are counted as `outside` and left out of the errors. p99 of fewer than 20
 observations is reported as `p99<20`. Where a client lags, the error has a floor that no estimator can go below.
-Recordings by name, first, third, fifth, ... are the half that the estimator was chosen on, the others were held out.
+--half: variants of the estimator were compared on the first, third, fifth, ... recording by name. The second half did
+not choose among them, but it was looked at, and the first sketch (the log-uniform start) was tried on all.
 """
 
 import gzip
@@ -236,7 +237,7 @@ def by_recording(found: Sequence[Compared]) -> Iterator[str]:
 
 def main(
     recordings: Annotated[Path, typer.Argument(help=f"Folder of recordings, each with a {TRUTH}.")],
-    half: Annotated[Literal["all", "first", "second"], typer.Option(help="Chosen on the first, not seen.")] = "all",
+    half: Annotated[Literal["all", "first", "second"], typer.Option(help="Of the recordings: chosen on the first, looked at the second.")] = "all",
     verbose: Annotated[bool, typer.Option("-v", help="Also each recording.")] = False,
 ) -> None:
     """Compare percentiles with what clients measured."""
