@@ -237,7 +237,10 @@ def by_recording(found: Sequence[Compared]) -> Iterator[str]:
 
 def main(
     recordings: Annotated[Path, typer.Argument(help=f"Folder of recordings, each with a {TRUTH}.")],
-    half: Annotated[Literal["all", "first", "second"], typer.Option(help="Of the recordings: chosen on the first, looked at the second.")] = "all",
+    half: Annotated[
+        Literal["all", "first", "second"],
+        typer.Option(help="Of the recordings: chosen on the first, looked at the second."),
+    ] = "all",
     verbose: Annotated[bool, typer.Option("-v", help="Also each recording.")] = False,
 ) -> None:
     """Compare percentiles with what clients measured."""
