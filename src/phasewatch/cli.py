@@ -38,6 +38,7 @@ class DiagnoseFormat(StrEnum):
 class ReplayFormat(StrEnum):
     jsonl = "jsonl"
     table = "table"
+    openmetrics = "openmetrics"
 
 
 class EstimatorName(StrEnum):
@@ -186,7 +187,18 @@ def replay(
     objective: Objective = [],  # noqa: B006
     format: Annotated[
         ReplayFormat | None,
-        typer.Option(help="A document a line, or a line an engine.", show_default="jsonl"),
+        typer.Option(
+            help="A document a line, a line an engine, or the exported series with timestamps.", show_default="jsonl"
+        ),
+    ] = None,
+    unix_start: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="With --format openmetrics: Unix time of the first page.",
+            show_default="its own, where it has one",
+        ),
     ] = None,
     estimator: EstimatorOption = EstimatorName.sums,
     serve: Annotated[
@@ -209,11 +221,14 @@ def replay(
     """Read a recording as it was lived: what would phasewatch have said, and when."""
     from phasewatch.commands import replay as command
 
-    for_serving = {"--listen": listen, "--loop": loop or None, "--speed": speed}
-    for_reading = {"--window": window, "--step": step, "--format": format, "--objective": objective or None}
+    for_serving: dict[str, object] = {"--listen": listen, "--loop": loop or None, "--speed": speed}
+    for_reading: dict[str, object] = {"--window": window, "--step": step, "--format": format}
+    for_reading |= {"--objective": objective or None, "--unix-start": unix_start}
     misplaced = next((n for n, v in (for_reading if serve else for_serving).items() if v is not None), None)
     if misplaced:
         raise typer.BadParameter(f"{misplaced} has no meaning {'with' if serve else 'without'} --serve")
+    if unix_start is not None and format is not ReplayFormat.openmetrics:
+        raise typer.BadParameter("--unix-start has no meaning without --format openmetrics")
     if serve:
         command.serve(recording, listen=listen or "127.0.0.1:0", loop=loop, speed=speed or 1.0)
     else:
@@ -222,7 +237,8 @@ def replay(
             window=window or 60.0,
             step=step or 10.0,
             objectives=objective,
-            as_table=format is ReplayFormat.table,
+            form=(format or ReplayFormat.jsonl).value,
+            unix_start=unix_start,
             estimator=estimator.value,
         )
 

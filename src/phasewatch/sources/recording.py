@@ -22,7 +22,7 @@ from phasewatch.sources.target import TargetError, folder_name, name_from_folder
 
 SCRAPES = "scrapes.jsonl"
 _ENTRY = re.compile(r"(\d+(?:\.\d+)?)\.(prom|prom\.gz|fail)")
-_EARLIEST_UNIX = 100_000_000.0  # 1973: times below are counted from the recording's own start
+EARLIEST_UNIX = 100_000_000.0  # 1973: times below are counted from the recording's own start
 
 
 class RecordingError(ValueError):
@@ -203,7 +203,7 @@ class RecordingWriter:
         """`seconds`, or just after the last entry: a clock set back must not turn a page into an earlier one."""
         last = self._last.get(target_name)
         if last is None or round(seconds, 3) > last:
-            if last is not None and last < _EARLIEST_UNIX <= seconds:
+            if last is not None and last < EARLIEST_UNIX <= seconds:
                 raise RecordingError(
                     f"{self.path} counts seconds from its own start and cannot go on in clock time; name a new folder"
                 )

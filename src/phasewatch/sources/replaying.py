@@ -1,14 +1,16 @@
 """A recording -> what phasewatch would have said while it was lived."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from phasewatch.core.exposition import ExpositionError, parse
-from phasewatch.core.model import Fleet
+from phasewatch.core.model import Fleet, TargetReport
 from phasewatch.core.settings import Settings
 from phasewatch.core.watch import Watcher
 from phasewatch.sources.recording import Entry, Recording, RecordingError, timeline
+from phasewatch.sources.scrape import REASONS
 
 # Ten years: no recording is that long, but Unix time is that far from any other clock.
 _LONGEST = 3.2e8
@@ -31,42 +33,60 @@ def span(recording: Recording) -> tuple[float, float]:
 def replay(
     recording: Recording, settings: Settings, step: float, until: float | None = None, *, last: bool = False
 ) -> Iterator[Fleet]:
-    """One Fleet at first + step, first + 2 step, ... up to `until` (default: the end), each from pages with time <= at.
+    """One Fleet at first + step, first + 2 step, ... each from pages with time <= at, on the recording's own clock.
 
-    last: also one at `until` itself, where that is no whole step. Fleet.at is on the recording's own clock.
+    The last one comes at the first of these moments at or after `until` (default: the last page), so that no page goes
+    unjudged; with `last` at `until` itself. Nothing where `until` comes before the first step, unless with `last`.
     """
     first, end = span(recording)
     until = end if until is None else min(until, end)
+    if until < first + step and not last:
+        return
     moments = (first + n * step for n in count(1))
     watcher = Watcher(settings)
-    errors: dict[str, str] = {}
+    polled: dict[str, _Polled] = defaultdict(_Polled)
     entries = timeline(recording)
     entry = next(entries, None)
     done = False
     while not done:
         at = next(moments)
         if at >= until:
-            if at > until and not last:
-                return
-            at, done = until, True
+            at, done = until if last else at, True
         while entry is not None and entry[0] <= at:
-            _take(watcher, errors, *entry)
+            _take(watcher, polled[entry[1]], *entry)
             entry = next(entries, None)
         fleet = watcher.evaluate(at)
-        targets = (replace(t, last_error=errors.get(t.target, t.last_error)) for t in fleet.targets)
-        yield replace(fleet, targets=tuple(targets))
+        yield replace(fleet, targets=tuple(polled[report.target].told(report) for report in fleet.targets))
 
 
-def _take(watcher: Watcher, errors: dict[str, str], seconds: float, target: str, entry: Entry) -> None:
-    """reason: the closed set of scrape.REASONS where our own recorder wrote the failure, else as it was written."""
+@dataclass(slots=True)
+class _Polled:
+    """What only the scrapes of a target know."""
+
+    error: str | None = None
+    seconds: float | None = None
+    failures: Counter[str] = field(default_factory=Counter)
+
+    def told(self, report: TargetReport) -> TargetReport:
+        return replace(
+            report,
+            last_error=self.error or report.last_error,
+            scrape_seconds=self.seconds,
+            scrape_failures=dict(self.failures),
+        )
+
+
+def _take(watcher: Watcher, polled: _Polled, seconds: float, target: str, entry: Entry) -> None:
     error = entry.reason
     if error is None:
         try:
             watcher.page(target, parse(entry.read(), at=seconds, content_type=entry.content_type))
-            errors.pop(target, None)
+            polled.error, polled.seconds = None, entry.duration
             return
         except ExpositionError as problem:
             error = f"not_metrics: {entry.path}: {problem}"
     reason, _, message = error.partition(": ")
     watcher.failure(target, seconds, reason)
-    errors[target] = message or reason
+    polled.error = message or reason
+    # Our own recorder writes one of REASONS; words of others must not become label values without end.
+    polled.failures[reason if reason in REASONS else "other"] += 1
