@@ -114,11 +114,13 @@ def expected_wait(window: Window) -> tuple[float | None, bool | None]:
 
 
 def in_flight_change(window: Window) -> float | None:
-    """By how much running + waiting grew over the window; None where a page lacks either."""
-    pages = scrapes(window)
-    if not all("running" in page and "waiting" in page for page in (pages[0], pages[-1])):
+    """By how much running + waiting grew over the window; None where a page lacks either. What a restart threw away
+    did not finish: only those that the new process has count since then."""
+    names = ("running", "waiting")
+    if not all(name in page for name in names for page in scrapes(window)):
         return None
-    return sum(pages[-1][name] - pages[0][name] for name in ("running", "waiting"))
+    before = [one.before if not one.restarted else dict.fromkeys(names, 0.0) for one in window.steps]
+    return sum(one.after[name] - old[name] for one, old in zip(window.steps, before, strict=True) for name in names)
 
 
 def arrivals_per_second(window: Window) -> float | None:
