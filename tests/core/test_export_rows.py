@@ -24,8 +24,8 @@ NUMBERS = (
 )  # fmt: skip
 JUDGEMENTS = ("diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely")
 OF_ENGINES = (
-    *NUMBERS, *JUDGEMENTS, "diagnosis_since_timestamp_seconds", "engine_state", "objective_observations_total",
-    "objective_over_total", "objective_over_surely_total",
+    *NUMBERS, *JUDGEMENTS, "diagnosis_since_timestamp_seconds", "kv_cache_capacity_tokens", "engine_state",
+    "objective_observations_total", "objective_over_total", "objective_over_surely_total",
 )  # fmt: skip
 OTHERS = (
     "objective_seconds", "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
@@ -68,7 +68,7 @@ def test_help_names_vllms_metric_the_window_and_the_estimator() -> None:
 # A value is a count of things, a number of a unit, a rate, a mean, or 0 and 1.
 SUFFIXES = (
     "_seconds", "_ratio", "_per_second", "_total", "_info", "_requests", "_observations", "_mean", "_signals",
-    "_censored",
+    "_censored", "_tokens",
 )  # fmt: skip
 WITHOUT = {
     "diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely",

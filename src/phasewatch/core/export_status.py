@@ -127,6 +127,11 @@ VERDICT_ROWS: tuple[Row[Judged], ...] = (
 )
 
 
+def _kv_capacity(judged: Judged) -> float | None:
+    numbers = first_window(judged.report.windows)
+    return None if numbers is None else numbers.kv_cache.capacity_tokens
+
+
 def _counts(kind: str) -> Callable[[Judged], Samples]:
     def samples(judged: Judged) -> Samples:
         assert isinstance(judged.report, EngineReport)
@@ -141,6 +146,11 @@ def _counts(kind: str) -> Callable[[Judged], Samples]:
 
 ENGINE_ROWS: tuple[Row[Judged], ...] = (
     Row("diagnosis_since_timestamp_seconds", "When the leading verdict was first seen.", one(_since)),
+    Row(
+        "kv_cache_capacity_tokens",
+        "Tokens that the engine's KV cache holds, from vllm:cache_config_info.",
+        one(_kv_capacity),
+    ),
     Row(
         "objective_observations_total",
         "Observations judged against an objective, from the histogram that it names.",
