@@ -127,7 +127,8 @@ def _why_not(before: Numbers, after: Numbers, load: Sequence[LoadRow], threshold
     if few < thresholds.few_finishes:
         return f"{'no request' if few == 0 else f'only {few} requests'} got a first token on one side"
     unlike = [_unlike(one, one.before, one.after) for one in load if one.alike is False]
-    return f"the load differs by more than 20 %: {', '.join(unlike)}" if unlike else None
+    allowed = percent(round(thresholds.traffic_ratio - 1, 6))
+    return f"the load differs by more than {allowed}: {', '.join(unlike)}" if unlike else None
 
 
 def _unlike(row: LoadRow, before: float | None, after: float | None) -> str:
