@@ -51,11 +51,12 @@ def test_a_counter_that_is_gone_for_a_page_counts_again_from_its_return() -> Non
     [
         ({"ttft": histogram(9, 9, 9)}, {"ttft": histogram(1, 2, 2)}),
         ({"ttft": histogram(9, 9, 9)}, {"ttft": histogram(1, 20, 20)}),  # only a bucket fell
+        ({"ttft": histogram(0, 0, 5)}, {"ttft": histogram(0, 6, 7)}),  # only the last bucket, seen less the others
         ({"gauges": {"start_time": 1e9}}, {"gauges": {"start_time": 1e9 + 30}}),
         ({"gauges": {"created": 1e9}}, {"gauges": {"created": 1e9 + 30}}),
         ({"counters": {"generation_tokens": 900_000}}, {"counters": {"generation_tokens": 2400}}),
     ],
-    ids=["count", "bucket", "start time", "creation time", "tokens"],
+    ids=["count", "bucket", "last bucket", "start time", "creation time", "tokens"],
 )
 def test_a_restart_is_seen_in_any_of_its_signs_p5(before: dict, after: dict) -> None:  # type: ignore[type-arg]
     assert restarted(page(0, **before), page(10, **after))

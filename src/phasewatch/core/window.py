@@ -1,7 +1,7 @@
 """Snapshots -> what changed in a window: steps between pages, restarts, windows, merging engines. No judgement here."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import gt
+from operator import gt, sub
 
 from phasewatch.core.catalog import BY_NAME
 from phasewatch.core.histogram import increase, merge
@@ -32,8 +32,12 @@ def restarted(before: Snapshot, after: Snapshot) -> bool:
 
 
 def _fell(before: Histogram, after: Histogram) -> bool:
-    """Whether any count fell: a new process may already be past the old count, but hardly in every bucket."""
-    return after.count < before.count or (before.bounds == after.bounds and any(map(gt, before.counts, after.counts)))
+    """Whether any bucket has fewer observations: a new process may already be past the old count, but hardly in every
+    bucket."""
+    if before.bounds != after.bounds:
+        return after.count < before.count
+    grown = tuple(map(sub, after.counts, before.counts))
+    return any(map(gt, (0.0, *grown), grown))
 
 
 def step(before: Snapshot, after: Snapshot) -> Step:
