@@ -108,6 +108,7 @@ def test_a_recording_gets_the_answer_its_fault_deserves(captures: Path, name: st
     fleets = list(replay(recording_of(captures, name), settings_of(name), step))
     judge(fleets, name)
     assert "nan" not in repr(fleets[-1]).lower()
+    assert fleets[-1].targets[0].restarts == (name == "restart")
     expected = EXPECTED[name]
     if step == 2 and "within" in expected:
         accept = set(expected["judge"][-1 if name != "burst" else 0]["accept"])
