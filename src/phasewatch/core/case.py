@@ -13,7 +13,7 @@ from phasewatch.core.past import PastView, arriving_context
 from phasewatch.core.phases import count_of, frontend_seconds, mean_of, output_lag_seconds
 from phasewatch.core.settings import Limits, Thresholds
 from phasewatch.core.states import stepped, work_in_hand
-from phasewatch.core.symptoms import family_of
+from phasewatch.core.symptoms import family_of, wait_limit
 from phasewatch.core.window import scrapes
 
 
@@ -209,14 +209,15 @@ class Case:
     @cached_property
     def slow_in_first_minute(self) -> bool:
         """Whether every first token surely over the limit came within a minute of the engine's first request."""
+        limit = wait_limit(self.limits)
+        if self.first_request_at is None or limit is None:
+            return False
         slow = [
             step
             for step in self.window.steps
-            if "ttft" in step.histograms and self.limit > 0 and count_above(step.histograms["ttft"], self.limit).sure
+            if "ttft" in step.histograms and count_above(step.histograms["ttft"], limit.warning).sure
         ]
-        if self.first_request_at is None or not slow:
-            return False
-        return all(step.start <= self.first_request_at + self.thresholds.cold_seconds for step in slow)
+        return bool(slow) and slow[-1].start <= self.first_request_at + self.thresholds.cold_seconds
 
     @cached_property
     def cold(self) -> bool:

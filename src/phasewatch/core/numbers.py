@@ -35,7 +35,10 @@ def numbers(
 
 def _latency(window: Window, name: str, estimator: Estimator) -> Latency:
     histogram = window.histograms.get(name)
-    return Latency(0) if histogram is None else latency(histogram)
+    if histogram is None:
+        return Latency(0)
+    sums = [step.histograms[name] for step in window.steps if name in step.histograms] if estimator == "sums" else ()
+    return latency(histogram, sums)
 
 
 def _tpot(window: Window, estimator: Estimator) -> Latency:

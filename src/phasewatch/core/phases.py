@@ -1,7 +1,7 @@
 """Where the time went: queue, prefill, decode and front end from exact sums; prefill's share of the engine's time."""
 
 from phasewatch.core.histogram import mean
-from phasewatch.core.model import Histogram, Phase, Phases, Window
+from phasewatch.core.model import Histogram, Phase, Phases, Step, Window
 from phasewatch.core.settings import Thresholds
 
 _ENOUGH_FOR_FRONTEND = 5  # first tokens and finishes each
@@ -58,7 +58,7 @@ def phases(window: Window, thresholds: Thresholds) -> Phases:
     )
 
 
-def computed_prompt_tokens(window: Window) -> float | None:
+def computed_prompt_tokens(window: Window | Step) -> float | None:
     """Prompt tokens that prefill really computed: the cached part costs nothing (prompt_tokens_total includes it)."""
     increases = window.increases
     if "computed_prompt_tokens" in increases:

@@ -41,7 +41,7 @@ def decode_interference(case: Case) -> Finding | None:
     pace, rho, over = case.pace_without_prefill, case.numbers.rho, case.gaps_over(_gap_limit(case))
     if rho is None:
         return _stalls_by_shape(case)
-    if case.running_max <= 1 or case.preemptions or pace is None or not over or case.itl_sum is None:
+    if case.running_max <= 1 or case.preemptions or pace is None or not over or case.itl_sum is None or case.cold:
         return None
     allowed = case.limit * (case.thresholds.half_objective if _tail(case) else 1.0)
     longest_gap, longest_prefill = _longest_gap(case), case.longest_prefill
@@ -98,11 +98,12 @@ def _stalls(case: Case) -> bool:
 
 
 def _share_above(case: Case, base: float) -> float:
-    """Share of the seconds above `base` per token that is not prefill's."""
-    mean_itl, pace = case.numbers.itl_seconds.mean, case.pace_without_prefill
-    if mean_itl is None or pace is None or mean_itl <= base:
+    """Share of the seconds above `base` per token that would go if decode alone took `base`, prefill's share of the
+    time staying as it is."""
+    mean_itl, rho = case.numbers.itl_seconds.mean, case.numbers.rho
+    if mean_itl is None or rho is None or rho >= 1 or mean_itl <= base:
         return 0.0
-    return min(1.0, max(0.0, (pace - base) / (mean_itl - base)))
+    return min(1.0, max(0.0, (mean_itl - base / (1 - rho)) / (mean_itl - base)))
 
 
 def _explains(case: Case, base: float) -> bool:
@@ -180,7 +181,7 @@ def decode_slow(case: Case) -> Finding | None:
     same, pace = case.past.same_pace, case.pace_without_prefill
     if same is None or pace is None or not _throughout(case):
         return None
-    if pace <= case.thresholds.slower_ratio * same or not _explains(case, same):
+    if pace <= max(case.thresholds.slower_ratio, case.past.same_spread) * same or not _explains(case, same):
         return None
     return Finding(
         _rest(case),

@@ -170,7 +170,7 @@ def slower_than_past(numbers: Numbers, past: PastView, thresholds: Thresholds) -
     mean, rho, same = numbers.itl_seconds.mean, numbers.rho, past.same_pace
     if mean is None or rho is None or same is None or numbers.itl_seconds.count < _ENOUGH_GAPS:
         return {}
-    pace, limit = mean * (1 - rho), thresholds.symptom_ratio * same
+    pace, limit = mean * (1 - rho), max(thresholds.symptom_ratio, past.same_spread) * same
     if pace <= limit:
         return {}
     return {Symptom("own_past", limit, Estimate(pace, pace, pace), False, "warning"): pace / limit}
