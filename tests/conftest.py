@@ -5,10 +5,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import support
 from support import SUITES, Alertmanager, HttpServer, Prometheus, Route, Tools
+
+
+# No timed pass or fail: these machines are slow at times.
+hypothesis.settings.register_profile(
+    "phasewatch", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("phasewatch")
 
 
 def _loopback_only(event: str, arguments: tuple[object, ...]) -> None:
