@@ -11,7 +11,6 @@ import pytest
 import support
 from support import SUITES, Alertmanager, HttpServer, Prometheus, Route, Tools
 
-
 # No timed pass or fail: these machines are slow at times.
 hypothesis.settings.register_profile(
     "phasewatch", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

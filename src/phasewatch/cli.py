@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -13,7 +12,18 @@ from typer.exceptions import TyperException
 
 from phasewatch import __version__
 from phasewatch.commands import EXIT_USAGE, CommandError
-from phasewatch.core.durations import parse_duration
+from phasewatch.options import (
+    WINDOW_HELP,
+    DiagnoseFormat,
+    EstimatorName,
+    EstimatorOption,
+    LogFormat,
+    LogLevel,
+    Objective,
+    ReplayFormat,
+    positive,
+    speed,
+)
 
 # A pipe whose reader went away, as a shell reports it.
 _EXIT_BROKEN_PIPE = 141
@@ -30,75 +40,10 @@ app = typer.Typer(
 )
 
 
-class DiagnoseFormat(StrEnum):
-    table = "table"
-    json = "json"
-
-
-class ReplayFormat(StrEnum):
-    jsonl = "jsonl"
-    table = "table"
-    openmetrics = "openmetrics"
-
-
-class EstimatorName(StrEnum):
-    sums = "sums"
-    interpolation = "interpolation"
-
-
-class LogLevel(StrEnum):
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-
-
-class LogFormat(StrEnum):
-    logfmt = "logfmt"
-    json = "json"
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def _positive(text: str) -> float:
-    seconds = _duration(text)
-    if seconds <= 0:
-        raise typer.BadParameter("must be above zero")
-    return seconds
-
-
-def _speed(text: str) -> float:
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    if not 0 < speed <= 1000:
-        raise typer.BadParameter(f"{text!r} is no speed; write a number such as 4, at most 1000")
-    return speed
-
-
 def _version(value: bool) -> None:
     if value:
         print(f"phasewatch {__version__}")
         raise typer.Exit
-
-
-Objective = Annotated[
-    list[str],
-    typer.Option(
-        "--objective",
-        metavar="NAME=DURATION",
-        help="Limit to judge by, such as ttft_p99=2.5s or MODEL:itl_p99=100ms; may be given several times.",
-        show_default="profile standard",
-    ),
-]
-EstimatorOption = Annotated[EstimatorName, typer.Option(help="How percentiles are read from the buckets.")]
-_WINDOW_HELP = "Length of the window that verdicts judge."
 
 
 @app.callback()
@@ -117,15 +62,15 @@ def diagnose(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="URLs of servers, or recordings.")],
     for_: Annotated[
         float,
-        typer.Option("--for", parser=_positive, metavar="DURATION", help="How long servers are watched."),
+        typer.Option("--for", parser=positive, metavar="DURATION", help="How long servers are watched."),
     ] = "30s",  # type: ignore[assignment]
     interval: Annotated[
-        float, typer.Option(parser=_positive, metavar="DURATION", help="Time between two scrapes of a server.")
+        float, typer.Option(parser=positive, metavar="DURATION", help="Time between two scrapes of a server.")
     ] = "2s",  # type: ignore[assignment]
     window: Annotated[
         float | None,
         typer.Option(
-            parser=_positive, metavar="DURATION", help=_WINDOW_HELP, show_default="--for, at most 60s; recordings 60s"
+            parser=positive, metavar="DURATION", help=WINDOW_HELP, show_default="--for, at most 60s; recordings 60s"
         ),
     ] = None,
     objective: Objective = [],  # noqa: B006
@@ -162,10 +107,10 @@ def record(
     urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Servers to record.")],
     out: Annotated[Path, typer.Option(help="Folder to write to; made if missing.")],
     interval: Annotated[
-        float, typer.Option(parser=_positive, metavar="DURATION", help="Time between two scrapes of a server.")
+        float, typer.Option(parser=positive, metavar="DURATION", help="Time between two scrapes of a server.")
     ] = "5s",  # type: ignore[assignment]
     for_: Annotated[
-        float, typer.Option("--for", parser=_positive, metavar="DURATION", help="How long to record.")
+        float, typer.Option("--for", parser=positive, metavar="DURATION", help="How long to record.")
     ] = "10m",  # type: ignore[assignment]
 ) -> None:
     """Keep the pages of servers as files, to replay the incident elsewhere."""
@@ -178,11 +123,11 @@ def record(
 def replay(
     recording: Annotated[Path, typer.Argument(metavar="DIR", help="A recording.")],
     window: Annotated[
-        float | None, typer.Option(parser=_positive, metavar="DURATION", help=_WINDOW_HELP, show_default="60s")
+        float | None, typer.Option(parser=positive, metavar="DURATION", help=WINDOW_HELP, show_default="60s")
     ] = None,
     step: Annotated[
         float | None,
-        typer.Option(parser=_positive, metavar="DURATION", help="Time between two documents.", show_default="10s"),
+        typer.Option(parser=positive, metavar="DURATION", help="Time between two documents.", show_default="10s"),
     ] = None,
     objective: Objective = [],  # noqa: B006
     format: Annotated[
@@ -215,7 +160,7 @@ def replay(
     loop: Annotated[bool, typer.Option("--loop", help="With --serve: begin again at the end, no restart.")] = False,
     speed: Annotated[
         float | None,
-        typer.Option(parser=_speed, metavar="N", help="With --serve: N times as fast; only for looking."),
+        typer.Option(parser=speed, metavar="N", help="With --serve: N times as fast; only for looking."),
     ] = None,
 ) -> None:
     """Read a recording as it was lived: what would phasewatch have said, and when."""
@@ -250,7 +195,7 @@ def compare(
     window: Annotated[
         float | None,
         typer.Option(
-            parser=_positive,
+            parser=positive,
             metavar="DURATION",
             help="Compare only this long before the moment (or the end) of each recording.",
             show_default="all but the warm-up",
@@ -332,7 +277,7 @@ def check_config(
 def demo(
     for_: Annotated[
         float | None,
-        typer.Option("--for", parser=_positive, metavar="DURATION", help="Stop by itself.", show_default="at Ctrl-C"),
+        typer.Option("--for", parser=positive, metavar="DURATION", help="Stop by itself.", show_default="at Ctrl-C"),
     ] = None,
     listen: Annotated[
         str | None,
