@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from phasewatch.core.exposition import parse
 from phasewatch.core.model import EngineReport, Fleet, Page
-from phasewatch.core.settings import Settings, parse_objectives
+from phasewatch.core.settings import Estimator, Settings, parse_objectives
 from phasewatch.core.watch import Watcher
 from phasewatch.simulator.metrics import EDGES, token_edges
 from support_pages import strip_page
@@ -271,12 +271,21 @@ Traffic = Callable[[], object]
 
 
 class Scene:
-    """Servers watched at an interval: time goes on with every round."""
+    """Servers watched at an interval: time goes on with every round.
 
-    def __init__(self, *servers: Server, interval: float = 10.0, objectives: Iterable[str] = ()) -> None:
+    estimator: the quick one, where a test is not about percentiles or the rules that read them.
+    """
+
+    def __init__(
+        self,
+        *servers: Server,
+        interval: float = 10.0,
+        objectives: Iterable[str] = (),
+        estimator: Estimator = "interpolation",
+    ) -> None:
         self.servers = servers
         self.interval, self.now = interval, 0.0
-        self.watcher = Watcher(Settings(objectives=parse_objectives(objectives)))
+        self.watcher = Watcher(Settings(objectives=parse_objectives(objectives), estimator=estimator))
 
     def round(self, traffic: Traffic | None = None, *, fails: Iterable[str] = ()) -> Fleet:
         """One interval passes with this traffic; then every server is scraped (these fail) and all is judged."""

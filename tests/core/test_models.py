@@ -17,7 +17,7 @@ TIMES = st.floats(0.0011, 9000)  # no first token comes within 1 ms: those are l
 @given(st.lists(st.lists(TIMES, max_size=20), min_size=1, max_size=4))
 def test_a_models_percentiles_are_those_of_all_its_requests_together(engines: list[list[float]]) -> None:
     servers = [Server(name=f"s{n}") for n in range(len(engines))]
-    scene = Scene(*servers)
+    scene = Scene(*servers, estimator="sums")
     scene.rounds(20)
 
     def traffic() -> None:

@@ -12,7 +12,7 @@ Traffic = Callable[[Server], object]
 
 def after(traffic: Traffic, *objectives: str, server: Server | None = None, seconds: float = 90) -> EngineReport:
     server = server or Server()
-    scene = Scene(server, objectives=objectives)
+    scene = Scene(server, objectives=objectives, estimator="sums")
     return scene.after(seconds, lambda: traffic(server))
 
 
@@ -152,7 +152,7 @@ def test_the_same_gauges_with_objectives_met_are_healthy(traffic: Traffic) -> No
 def test_one_slow_request_is_no_incident_and_two_are_one() -> None:
     def slow(requests: int) -> EngineReport:
         server = Server()
-        scene = Scene(server)
+        scene = Scene(server, estimator="sums")
         scene.after(60, lambda: server.engine.set(running=1).serves(5))
         return scene.round(lambda: server.engine.serves(requests, outside=8.0)).engines[0]
 

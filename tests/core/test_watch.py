@@ -327,7 +327,7 @@ def test_no_order_of_restarts_gaps_and_absent_signals_raises_or_makes_nonsense(
     events: list[tuple[Callable[[Server], object], str]], engines: int, interval: float
 ) -> None:
     server = Server(engines)
-    scene = Scene(server, interval=interval)
+    scene = Scene(server, interval=interval, estimator="sums")
     for event, scrape in events:
         sane(scene.round(lambda event=event: event(server), fails={"s"} if scrape == "failure" else ()))  # type: ignore[misc]
         if scrape == "page twice":  # a page of the same moment changes nothing
