@@ -136,12 +136,18 @@ class Case:
 
     @cached_property
     def kv_limited(self) -> bool | None:
-        """Whether those who wait, wait for KV blocks: short in most of their scrapes, or running requests evicted."""
+        """Whether those who wait, wait for KV blocks: short in most of their scrapes, or running requests evicted.
+
+        With the capacity unknown, a pool that fills up while fewer run than have run before is short as well: it is
+        not the slots that are missing.
+        """
         known = [short for short in map(self.kv_short, self.queue_pages) if short is not None]
         if not known:
             return None
-        preempted = self.window.increases.get("preemptions", 0.0) > 0
-        return preempted or sum(known) / len(known) > self.thresholds.most_scrapes
+        if self.preemptions or sum(known) / len(known) > self.thresholds.most_scrapes:
+            return True
+        slots_free = self.at_ceiling is not None and self.at_ceiling < self.thresholds.at_ceiling
+        return not self.kv_capacity_known and any(known) and slots_free
 
     @cached_property
     def at_ceiling(self) -> float | None:

@@ -156,7 +156,7 @@ class Engine:
             return "warming_up"
         if clients_left(self.progress) and self.progress.quiet_scrapes >= thresholds.stall_scrapes:
             return "idle"
-        if _finishes_without_tokens(judged):
+        if _finishes_without_tokens(judged) and not self.last.counters.get("generation_tokens"):
             return "no_engine_metrics"
         return "serving" if _busy(judged) else "idle"
 

@@ -114,3 +114,11 @@ def rho(window: Window, seconds_per_token: float | None = None) -> float | None:
             return None
         seconds_per_token = prefill / (computed / carried)
     return min(1.0, computed / window.seconds * seconds_per_token)
+
+
+def rho_at_most(window: Window) -> float | None:
+    """An upper bound of rho: the prefill times of all first tokens one after the other, though they share steps."""
+    prefill = mean_of(window, "prefill")
+    if prefill is None or "ttft" not in window.histograms or window.seconds <= 0:
+        return None
+    return min(1.0, count_of(window, "ttft") * prefill / window.seconds)

@@ -6,7 +6,7 @@ A rule states its conditions and its share of the excess; whether that proves it
 from phasewatch.core.case import Case, Finding, prefix_caching_off
 from phasewatch.core.histogram import count_above
 from phasewatch.core.numbers import waiting_for_capacity
-from phasewatch.core.phases import mean_of
+from phasewatch.core.phases import mean_of, rho_at_most
 from phasewatch.core.words import number, percent, seconds
 
 
@@ -81,6 +81,8 @@ def queue_batch_limit(case: Case) -> Finding | None:
     limits = case.thresholds
     if not _room(case) or ceiling is None or ceiling < limits.at_ceiling:
         return None
+    # Prompts shorter than the batch hide in its steps; all prefill times one after the other still bound their share.
+    most = rho_at_most(case.window) if rho is None else rho
     if rho is not None and rho >= limits.prefill_bound_rho:
         return None
     return _queue(
@@ -88,7 +90,7 @@ def queue_batch_limit(case: Case) -> Finding | None:
         f"{number(case.running_max)} requests run at a time and no more, with the KV cache at"
         f" {percent(case.window.gauges['kv_usage'].max)} at most: {_standing(case)}.",
         "running above this ceiling, or prefill taking half of the engine's time (rho >= 0.5).",
-        low=rho is None,
+        low=most is None or most >= limits.prefill_bound_rho,
     )
 
 
