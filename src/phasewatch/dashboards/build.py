@@ -15,7 +15,7 @@ from grafana_foundation_sdk.models.text import TextMode
 
 from phasewatch.dashboards.looks import LOOKS, PALETTE
 from phasewatch.dashboards.panels import Dashboard, Panel, Query, Row, Variable
-from phasewatch.dashboards.queries import FLEET, TARGET
+from phasewatch.dashboards.queries import FLEET, MOST_ENGINES, TARGET
 
 TAG = "phasewatch"
 WIDTH = 24
@@ -102,7 +102,8 @@ def _annotations(row: Dashboard) -> Iterable[builders.AnnotationQuery]:
     selector = TARGET if any(variable.name == "target" for variable in row.variables) else 'namespace=~"$namespace"'
     # An alert that names no model concerns every one. "phasewatch itself" shows no model and has no such variable.
     of_model = FLEET.partition(",")[2].removesuffix('"') + '|"' if _has(row, "model_name") else 'alertname!=""'
-    restarts = f"sum by (target) (increase(phasewatch_target_restarts_total{{{selector}}}[$__rate_interval])) > 0"
+    grown = f"sum by (target) (increase(phasewatch_target_restarts_total{{{selector}}}[$__rate_interval]))"
+    restarts = f"topk({MOST_ENGINES}, {grown} > 0)"
     firing = f'alertname=~"Phasewatch.+",alertstate="firing",severity=~"warning|critical",{of_model}'
     alerts = f"count by (alertname, severity, target) (ALERTS{{{firing}}})"
     marks = (
@@ -188,6 +189,9 @@ def _overrides(row: Panel) -> Mapping[str, dict[str, Any]]:
             found.setdefault(name, {}).update(LOOKS[name])
     for name, unit in row.units.items():
         found.setdefault(name, {}).update({"unit": unit, **(_RIGHT if graph else {})})
+    # An empty cell is no empty table: the row's text is for the latter.
+    for column in _columns(row) if row.kind == "table" else ():
+        found.setdefault(column, {})["noValue"] = "-"
     for column, uid in row.links.items():
         title, more = _LINKS[uid]
         usual = "${__url_time_range}&${datasource:queryparam}&${namespace:queryparam}&${window:queryparam}"
@@ -252,6 +256,17 @@ def _mapping(values: Mapping[int, tuple[str, str]]) -> dashboard.ValueMap:
     return dashboard.ValueMap(options=results)
 
 
+def _values(row: Panel) -> dict[str, str]:
+    """Titles of the values' columns: Grafana calls them "Value #A", or "Value" where there is but one query."""
+    if len(row.queries) == 1:
+        return {"Value": row.queries[0].name}
+    return {f"Value #{chr(ord('A') + number)}": query.name for number, query in enumerate(row.queries)}
+
+
+def _columns(row: Panel) -> list[str]:
+    return [title for title in (*row.names.values(), *_values(row).values()) if title]
+
+
 def _table(row: Panel) -> table.Panel:
     panel = table.Panel().unit(row.unit).show_header(True)
     panel.color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.FIXED).fixed_color("text"))
@@ -259,13 +274,10 @@ def _table(row: Panel) -> table.Panel:
         panel.mappings([_mapping(row.values)])
     if row.sort:
         panel.sort_by([common_builders.TableSortByFieldState().display_name(row.sort).desc(True)])
-    # A value's column is "Value #A", or "Value" where there is but one query.
-    alone = len(row.queries) == 1
-    values = {"Value" if alone else f"Value #{chr(ord('A') + n)}": query.name for n, query in enumerate(row.queries)}
-    titles = {**row.names, **{field: name for field, name in values.items() if name}}
+    titles = {field: name for field, name in {**row.names, **_values(row)}.items() if name}
     order = {field: place for place, field in enumerate(titles)}
-    hidden = {"Time": True, **{field: True for field, name in values.items() if not name}}
-    if not alone:
+    hidden = {"Time": True, **{field: True for field, name in _values(row).items() if not name}}
+    if len(row.queries) > 1:
         panel.with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))
     return panel.with_transformation(
         dashboard.DataTransformerConfig(

@@ -120,7 +120,7 @@ LIMITS = Row(
     (
         Panel(
             "table",
-            "Limits",
+            "Limits of every model",
             "What the configuration asks for, by model. A percentile objective is missed when two observations or more"
             " lie over its limit.",
             (

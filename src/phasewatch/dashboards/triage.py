@@ -266,7 +266,7 @@ DRIVERS = Row(
             names={"target": "target", "engine": "engine", "verdict": "verdict"},
             links={"target": ENGINE_BOARD},
             sort="TTFT p99",
-            no_value="-",
+            no_value="No engine has traffic, and all answer",
             width=8,
         ),
     ),
