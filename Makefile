@@ -15,7 +15,7 @@ LINTED := src tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint tools browser lock clean newest-tools
+.PHONY: help demo test lint tools browser dashboards grafana-schema lock clean newest-tools
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -23,7 +23,7 @@ help: ## list the targets
 demo: .venv/.runtime ## run phasewatch on shipped recordings; DEMO_FOR=25s stops it by itself
 	@$(BIN)/phasewatch demo $(if $(DEMO_FOR),--for $(DEMO_FOR))
 
-test: lint tools browser ## lint, then all tests; PYTEST_ARGS="-k name" narrows them
+test: lint tools browser grafana-schema ## lint, then all tests; PYTEST_ARGS="-k name" narrows them
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: .venv/.dev ## ruff and mypy
@@ -46,6 +46,14 @@ browser: .venv/.dev ## install Debian's chromium where it is missing and we are 
 	@if test -x /usr/bin/chromium && $(BIN)/playwright --version >/dev/null 2>&1; then :; \
 	elif test "$$(id -u)" = 0; then scripts/apt-install.sh chromium libatomic1; \
 	else echo "make: no /usr/bin/chromium or no libatomic1, and not root: browser tests cannot run" >&2; fi
+
+dashboards: .venv/.dev ## rewrite grafana/dashboards from src/phasewatch/dashboards
+	$(BIN)/python -m phasewatch.dashboards
+
+# Made from what Grafana publishes for node; without it one step of checking the dashboards is skipped, and says so.
+grafana-schema:
+	@test -e .cache/grafana-schema/schema.json || scripts/grafana-schema.sh || \
+		echo "make: going on without Grafana's schema; the tests that use it will be skipped" >&2
 
 .venv/.made: scripts/make-venv.sh
 	@scripts/make-venv.sh $(PYTHON)
