@@ -76,6 +76,8 @@ def _model(
 def _numbers(
     model_name: str, current: Sequence[EngineReport], windows: Windows, settings: Settings
 ) -> Mapping[float, Numbers]:
+    if len(current) == 1:
+        return current[0].windows
     stall_seconds = settings.stall_seconds(model_name)
     figures: dict[float, Numbers] = {}
     for seconds in settings.windows:
