@@ -13,6 +13,9 @@ RUN python -m venv /opt/phasewatch && \
     /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src/ src/
+# What `phasewatch export` writes is part of the wheel.
+COPY grafana/ grafana/
+COPY config/ config/
 RUN /opt/build/bin/python -m pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir /opt/dist . && \
     /opt/phasewatch/bin/python -m pip install --no-cache-dir --no-deps /opt/dist/*.whl
 # What a mounted configuration replaces; with this one the targets come from VLLM_TARGETS.

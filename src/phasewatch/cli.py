@@ -17,6 +17,9 @@ from phasewatch.options import (
     DiagnoseFormat,
     EstimatorName,
     EstimatorOption,
+    ExportFormat,
+    ExportLabels,
+    ExportWhat,
     LogFormat,
     LogLevel,
     Objective,
@@ -293,6 +296,22 @@ def demo(
     from phasewatch import demo as command
 
     command.run(for_, listen)
+
+
+@app.command()
+def export(
+    what: Annotated[ExportWhat, typer.Argument(help="Grafana's dashboards, Prometheus' rules with runbooks, or both.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to; made if missing.")],
+    format: Annotated[
+        ExportFormat, typer.Option(help="Plain files, or ConfigMaps, PrometheusRules and a ServiceMonitor.")
+    ] = ExportFormat.files,
+    label: ExportLabels = [],  # noqa: B006
+    force: Annotated[bool, typer.Option("--force", help="Write over files that say something else.")] = False,
+) -> None:
+    """Write the dashboards and rules that come with phasewatch, for your own Grafana and Prometheus."""
+    from phasewatch.commands import export as command
+
+    command.run(what.value, out=out, form=format.value, labels=label, force=force)
 
 
 def main() -> NoReturn:

@@ -19,6 +19,17 @@ class ReplayFormat(StrEnum):
     openmetrics = "openmetrics"
 
 
+class ExportWhat(StrEnum):
+    dashboards = "dashboards"
+    rules = "rules"
+    all = "all"
+
+
+class ExportFormat(StrEnum):
+    files = "files"
+    kubernetes = "kubernetes"
+
+
 class EstimatorName(StrEnum):
     sums = "sums"
     interpolation = "interpolation"
@@ -71,3 +82,9 @@ Objective = Annotated[
 ]
 EstimatorOption = Annotated[EstimatorName, typer.Option(help="How percentiles are read from the buckets.")]
 WINDOW_HELP = "Length of the window that verdicts judge."
+ExportLabels = Annotated[
+    list[str],
+    typer.Option(
+        "--label", metavar="NAME=VALUE", help="With --format kubernetes: a label that your operator selects by."
+    ),
+]
