@@ -1,0 +1,261 @@
+"""The document against all that says the same in other words: the gauges, the table of `diagnose`, the runbooks.
+
+The names and paths below are written down a second time on purpose: nothing here reads the tables of core/export_rows.
+"""
+
+import io
+import re
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+
+from phasewatch import show, show_fleet
+from phasewatch.core.model import CONFIDENCES, STATES, EngineReport, Fleet
+from phasewatch.core.verdicts import VERDICTS
+from support import ROOT
+
+# (name without prefix, labels) -> value, as exported.series and a real Prometheus have them
+Series = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+CURRENT = {"serving", "idle", "warming_up", "asleep"}
+RUNBOOKS = ROOT / "config" / "runbooks" / "verdicts"
+# What one engine's or model's series of one name differ in.
+_INNER = {"window", "phase", "verdict", "level", "state", "objective", "severity"}
+
+# gauge -> where the document has the number
+WINDOWED: dict[str, str] = {
+    **{f"{of}_{name}": f"{of}_seconds.{path}" for of in ("ttft", "itl", "tpot", "e2e") for name, path in (
+        ("mean_seconds", "mean"), ("observations", "count"), ("p50_seconds", "p50.value"), ("p99_seconds", "p99.value"),
+        ("p99_low_seconds", "p99.low"), ("p99_high_seconds", "p99.high"),
+    )},
+    "itl_stalled_ratio": "itl_stalled_ratio",
+    "queue_growth_requests_per_second": "queue.growth_per_second",
+    "arrivals_per_second": "queue.arrivals_per_second",
+    "admissions_per_second": "queue.admissions_per_second",
+    "expected_wait_seconds": "queue.expected_wait_seconds",
+    "expected_wait_censored": "queue.expected_wait_censored",
+    "gave_up_ratio": "queue.gave_up_ratio",
+    "gave_up_before_first_token_ratio": "queue.gave_up_before_first_token_ratio",
+    "failed_requests_per_second": "queue.failed_per_second",
+    "kv_cache_time_to_full_seconds": "kv_cache.time_to_full_seconds",
+    "preemptions_per_second": "kv_cache.preemptions_per_second",
+    "prefix_cache_hit_ratio": "tokens.prefix_hit_ratio",
+    "prompt_tokens_per_second": "tokens.prompt_per_second",
+    "generation_tokens_per_second": "tokens.generation_per_second",
+    "prompt_tokens_mean": "tokens.prompt_mean",
+    "output_tokens_mean": "tokens.output_mean",
+    "prefill_speed_tokens_per_second": "tokens.prefill_speed",
+    "decode_speed_tokens_per_second": "tokens.decode_speed",
+    "prefill_time_ratio": "rho",
+    "speculation_acceptance_ratio": "speculation.acceptance_ratio",
+}  # fmt: skip
+# They stand still with the engine: not exported while gauges_stale.
+GAUGES = {
+    "running_requests": "queue.running",
+    "waiting_requests": "queue.waiting",
+    "waiting_deferred_requests": "queue.waiting_deferred",
+    "kv_cache_usage_ratio": "kv_cache.usage_ratio",
+}
+PHASES = {"phase_mean_seconds": "mean_seconds", "phase_share_ratio": "share"}
+OTHERS = {
+    "kv_cache_capacity_tokens", "diagnosis", "diagnosis_score", "diagnosis_confidence",
+    "diagnosis_since_timestamp_seconds", "engine_state", "engines",
+    "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
+}  # fmt: skip
+# The document tells symptoms instead, and has no lifetime counts.
+NOT_IN_THE_DOCUMENT = {
+    "objective_missed", "objective_missed_surely", "objective_observations_total", "objective_over_total",
+    "objective_over_surely_total", "target_missing_signals", "target_restarts_total", "target_scrape_failures_total",
+}  # fmt: skip
+IN_THE_DOCUMENT = {*WINDOWED, *GAUGES, *PHASES, *OTHERS}
+# What a row of `models` leaves to its engines.
+_ENGINES_ONLY = {
+    name for name, path in WINDOWED.items() if re.match("tokens|rho|speculation|itl_stalled_ratio|kv_cache", path)
+}
+
+
+def same_numbers(document: Mapping[str, Any], series: Series, window: str) -> int:
+    """Every number of an engine, model or target that is exported: equal to the last digit, and absent where it is
+    null. window: the label of the first window. Returns how many were compared."""
+    compared = 0
+    for row in document["engines"]:
+        own = {name: row[name] for name in ("target", "model_name", "engine") if row[name]}
+        found = _of(series, own)
+        unknown = {name for name, _ in found} - IN_THE_DOCUMENT - NOT_IN_THE_DOCUMENT
+        assert not unknown, f"exported, and this test does not know what it is: {unknown}"
+        compared += _equal(_engine(row, window), found, window, row["target"])
+        _same_symptoms(row, found)
+    for row in document["models"]:
+        prefix, own = "model_", {"model_name": row["model_name"]}
+        found = {
+            (name.removeprefix(prefix), inner): value
+            for (name, inner), value in _of(series, own, role=row["role"]).items()
+            if name.startswith(prefix) and name.removeprefix(prefix) not in _ENGINES_ONLY
+        }
+        compared += _equal(_model(row, window), found, window, row["model_name"])
+        _same_symptoms(row, found)
+    for row in document["targets"]:
+        found = _of(series, {"target": row["target"]}, model_name=None)
+        compared += _equal(_target(row, document["at"]), found, window, row["target"])
+    return compared
+
+
+def _of(series: Series, own: Mapping[str, str], **without: str | None) -> Found:
+    """The series that carry these labels: by name and the labels of their own. without: labels and their only value."""
+    return {
+        (name, frozenset((k, v) for k, v in labels if k in _INNER)): value
+        for (name, labels), value in series.items()
+        if own.items() <= labels and all(dict(labels).get(k) == v for k, v in without.items())
+    }
+
+
+def _equal(wanted: Found, found: Found, window: str, whose: str) -> int:
+    shown = {
+        (name, inner): value
+        for (name, inner), value in found.items()
+        if name in IN_THE_DOCUMENT and dict(inner).get("window", window) == window
+    }
+    differ = {key: (wanted.get(key), shown.get(key)) for key in wanted | shown if wanted.get(key) != shown.get(key)}
+    assert not differ, f"{whose}: (document, gauge) differ: {differ}"
+    return len(wanted)
+
+
+class _Wanted(Found):
+    def put(self, name: str, value: float | None, **labels: str) -> None:
+        """Null and what is no plausible number have no series."""
+        if value is not None and (value < 1e9 or name.endswith("_timestamp_seconds")):
+            self[name, frozenset(labels.items())] = float(value)
+
+
+def _dig(row: Any, path: str) -> Any:
+    for name in path.split("."):
+        row = None if row is None else row[name]
+    return row
+
+
+def _numbers(row: Mapping[str, Any], window: str, leave_out: Container[str] = ()) -> _Wanted:
+    wanted = _Wanted()
+    for name, path in WINDOWED.items():
+        if name not in leave_out:
+            wanted.put(name, _dig(row, path), window=window)
+    for name, field in PHASES.items():
+        for phase, known in row["phases"].items():
+            wanted.put(name, known[field], window=window, phase=phase)
+    for verdict in VERDICTS:
+        wanted.put("diagnosis", verdict == row["verdict"], verdict=verdict)
+    for level in CONFIDENCES:
+        wanted.put("diagnosis_confidence", level == row["confidence"], level=level)
+    for cause in sorted(row["causes"], key=lambda cause: cause["score"]):
+        wanted.put("diagnosis_score", cause["score"], verdict=cause["verdict"])
+    return wanted
+
+
+def _engine(row: Mapping[str, Any], window: str) -> Found:
+    wanted = _Wanted()
+    if row["state"] in CURRENT:
+        wanted = _numbers(row, window)
+        for name, path in GAUGES.items():
+            wanted.put(name, None if row["gauges_stale"] else _dig(row, path))
+        wanted.put("kv_cache_capacity_tokens", row["kv_cache"]["capacity_tokens"])
+        wanted.put("diagnosis_since_timestamp_seconds", row["since"] if row["verdict"] else None)
+    for state in STATES:
+        wanted.put("engine_state", state == row["state"], state=state)
+    return wanted
+
+
+def _model(row: Mapping[str, Any], window: str) -> Found:
+    wanted = _Wanted()
+    if any(row["engines"].get(state) for state in CURRENT):
+        wanted = _numbers(row, window, _ENGINES_ONLY)
+        for name, path in GAUGES.items():
+            wanted.put(name, _dig(row, path.replace("kv_cache.usage_ratio", "kv_cache.usage_max")))
+    for state in STATES:
+        wanted.put("engines", row["engines"].get(state, 0), state=state)
+    return wanted
+
+
+def _target(row: Mapping[str, Any], at: float) -> Found:
+    wanted, up, age = _Wanted(), row["state"] not in ("stale", "down"), row["last_success_age_seconds"]
+    wanted.put("target_up", up)
+    wanted.put("target_scrape_duration_seconds", row["scrape_seconds"] if up else None)
+    wanted.put("target_last_success_timestamp_seconds", None if age is None else at - age)
+    return wanted
+
+
+def _same_symptoms(row: Mapping[str, Any], found: Found) -> None:
+    if not any(name == "objective_missed" for name, _ in found):
+        return
+    missed = {
+        (dict(inner)["objective"], dict(inner)["severity"])
+        for (name, inner), value in found.items()
+        if name == "objective_missed" and value
+    }
+    objectives = {dict(inner)["objective"] for name, inner in found if name == "objective_missed"}
+    told = [symptom for symptom in row["symptoms"] if symptom["objective"] in objectives]
+    severities = {"warning": ("warning",), "critical": ("warning", "critical")}
+    assert missed == {(s["objective"], severity) for s in told for severity in severities[s["severity"]]}
+
+
+# --- the table and the runbooks ---------------------------------------------------------------------------------
+
+_VERDICT = re.compile(r"  ([A-Z_]+)(?:  confidence (\w+))?(?:  for [^,]+, since (.+?))?(?:  easing)?")
+_FIRST = re.compile(r"^  do first: +(.+)", re.MULTILINE)
+_WHEN = {"now": "now", "restart": "with a restart", "capacity": "more capacity"}
+
+
+def table(fleet: Fleet) -> str:
+    """What `diagnose` prints, on a terminal wide enough for any line."""
+    out = io.StringIO()
+    Console(file=out, width=1000, highlight=False, markup=False, emoji=False).print(show_fleet.fleet(fleet))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def same_words(fleet: Fleet, document: Mapping[str, Any]) -> set[str]:
+    """Table, document and runbooks name the same verdict, confidence, beginning and first thing to do, engine by
+    engine. Returns the verdicts seen."""
+    whole = table(fleet)
+    seen = set()
+    rows = {(row["target"], row["model_name"], row["engine"]): row for row in document["engines"]}
+    assert len(rows) == len(fleet.engines)
+    for report in fleet.engines:
+        row = rows[tuple(report.key)]
+        block = table(replace(fleet, engines=(report,), targets=(), models=()))
+        _same_block(block, row, report)
+        name = row["verdict"] or row["state"]
+        line = rf"^{re.escape(show.name(report))}  +{name}\b"
+        assert len(fleet.engines) == 1 or re.search(line, whole, re.MULTILINE), f"{name}: not in\n{whole}"
+        if row["verdict"]:
+            seen.add(row["verdict"])
+            _same_runbook(row)
+    for row in document["models"]:
+        if row["verdict"] and sum(row["engines"].values()) > 1:
+            seen.add(row["verdict"])
+            assert re.search(rf"^{re.escape(row['model_name'])} \(.*\): {row['verdict']}\b", whole, re.MULTILINE)
+            _same_runbook(row)
+    return seen
+
+
+def _same_block(block: str, row: Mapping[str, Any], report: EngineReport) -> None:
+    said = block.splitlines()[1]
+    if row["verdict"] is None:
+        assert said == f"  no verdict: {row['state'].replace('_', ' ')}", block
+        return
+    match = _VERDICT.fullmatch(said)
+    assert match, block
+    assert match[1] == row["verdict"].upper(), block
+    assert match[2] == (None if row["verdict"] == "healthy" else row["confidence"]), block
+    assert match[3] == (None if row["since"] is None else show.when(report.since)), block
+    first = next((cause["remedies"][0] for cause in row["causes"][:1] if cause["remedies"]), None)
+    shown = _FIRST.search(block)
+    assert (shown is None) == (first is None), block
+    assert first is None or shown[1].startswith(f"{first['change']} ({_WHEN[first['when']]}"), block  # type: ignore[index]
+
+
+def _same_runbook(row: Mapping[str, Any]) -> None:
+    text = " ".join((RUNBOOKS / f"{row['verdict']}.md").read_text().split())
+    leading = next((cause for cause in row["causes"] if cause["verdict"] == row["verdict"]), None)
+    if leading is not None and leading["remedies"]:
+        assert f" 1. **{leading['remedies'][0]['change']}**" in text, row["verdict"]
