@@ -276,6 +276,32 @@ def check_config(
     raise typer.Exit(command.check(file))
 
 
+@app.command("check-rules")
+def check_rules(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILES]...", help="Prometheus rule files.", show_default="the rules of phasewatch"),
+    ] = None,
+    against: Annotated[
+        list[str],
+        typer.Option(
+            metavar="URL",
+            help="A running server whose names count too: a /metrics, or a Prometheus' /api/v1/label/__name__/values.",
+        ),
+    ] = [],  # noqa: B006
+    vllm: Annotated[
+        list[str], typer.Option(metavar="VERSION", help="The vLLM in use; may be given again.", show_default="newest")
+    ] = [],  # noqa: B006
+) -> None:
+    """Say which Prometheus rules about vLLM or phasewatch can never fire, and why; and what a page would lack.
+
+    Exit code 0: nothing wrong (there may be warnings). 1: errors. 2: wrong usage, or nothing could be read.
+    """
+    from phasewatch.commands import check_rules as command
+
+    raise typer.Exit(command.run(files or [], against, vllm))
+
+
 @app.command()
 def demo(
     for_: Annotated[
@@ -291,11 +317,23 @@ def demo(
             show_default="127.0.0.1:9321, or any free port",
         ),
     ] = None,
+    fleet_only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Only serve the replicas, the first here and the others on the next ports, for a phasewatch elsewhere.",
+        ),
+    ] = None,
 ) -> None:
     """phasewatch on three replicas of one model, recorded from a real vLLM; one runs into an incident."""
     from phasewatch import demo as command
 
-    command.run(for_, listen)
+    if fleet_only is None:
+        command.run(for_, listen)
+    elif listen is None:
+        command.run_fleet(for_, fleet_only)
+    else:
+        raise typer.BadParameter("--web.listen-address has no meaning with --fleet-only: no phasewatch is run")
 
 
 @app.command()
