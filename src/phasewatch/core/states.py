@@ -55,8 +55,15 @@ def stepped(step: Step) -> bool:
         step.restarted
         or any(step.increases.get(name, 0.0) > 0 for name in _STEPPING_COUNTERS)
         or any(step.histograms[name].count > 0 for name in _STEPPING_HISTOGRAMS if name in step.histograms)
-        or any(step.before.get(name) != step.after.get(name) for name in _STEPPING_GAUGES)
+        or any(step.before.get(name) != step.after.get(name) for name in _STEPPING_GAUGES if name not in _piling(step))
     )
+
+
+def _piling(step: Step) -> tuple[str, ...]:
+    """The gauge whose change is no step: of an engine that runs nobody, requests that join others who wait for room."""
+    before, after = step.before, step.after
+    alone = before.get("running") == after.get("running") == 0 and not after.get("waiting_deferred")
+    return ("waiting",) if alone and 0 < before.get("waiting", 0.0) < after.get("waiting", 0.0) else ()
 
 
 def work_in_hand(gauges: Mapping[str, float]) -> float:
