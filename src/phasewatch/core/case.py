@@ -10,7 +10,14 @@ from phasewatch.core.histogram import count_above, edges, in_buckets, mean
 from phasewatch.core.model import Confidence, Histogram, Numbers, Symptom, Window
 from phasewatch.core.numbers import capacity_tokens, waiting_for_capacity
 from phasewatch.core.past import PastView, arriving_context
-from phasewatch.core.phases import count_of, frontend_seconds, mean_of, output_lag_seconds
+from phasewatch.core.phases import (
+    count_of,
+    frontend_seconds,
+    mean_of,
+    output_lag_seconds,
+    pace_without_prefill,
+    prefill_part,
+)
 from phasewatch.core.settings import Limits, Thresholds
 from phasewatch.core.states import stepped, work_in_hand
 from phasewatch.core.symptoms import family_of, wait_limit
@@ -168,9 +175,13 @@ class Case:
 
     @cached_property
     def pace_without_prefill(self) -> float | None:
-        """Seconds per token if no prompt shared the engine: ITL mean x (1 - rho)."""
-        mean_itl, rho = self.numbers.itl_seconds.mean, self.numbers.rho
-        return None if mean_itl is None or rho is None else mean_itl * (1 - rho)
+        """Seconds per token if no prompt shared the engine."""
+        return pace_without_prefill(self.window, self.numbers.itl_seconds.mean, self.numbers.rho)
+
+    @cached_property
+    def prefill_part(self) -> float | None:
+        """Prefill's part of the streams' time, 0 to 1."""
+        return prefill_part(self.window, self.numbers.rho)
 
     @property
     def context(self) -> float | None:

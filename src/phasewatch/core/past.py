@@ -11,7 +11,7 @@ from math import ceil, exp, floor, log
 from statistics import mean, median
 
 from phasewatch.core.model import Numbers, Step, Window
-from phasewatch.core.phases import computed_prompt_tokens
+from phasewatch.core.phases import computed_prompt_tokens, pace_without_prefill, shared
 from phasewatch.core.settings import Thresholds
 from phasewatch.core.window import scrapes
 
@@ -30,7 +30,7 @@ _ENOUGH_GAPS = 5  # for an interval's mean to be a pace
 _LOW = 0.1
 _MIXED_RHO = 0.5  # with prefill taking more of the time, what is left for a pace is mostly error
 
-Load = tuple[int, int | None]  # bands of batch and context
+Load = tuple[int, int | None, bool]  # bands of batch and context; whether a gap is of a step with drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Pace:
     context: float | None
     seconds: float
     covers: float
+    speculating: bool = False  # then a gap is of a step that may yield several tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Past:
         self._windows.append(moment)
         fresh, self._fresh = self._fresh, 0
         if moment.pace is not None and fresh < _ENOUGH:
-            pace = Pace(moment.at, moment.batch, moment.context, moment.pace, _APART_SECONDS)
+            pace = _of_window(moment, moment.pace)
             self._add(pace)
             if moment.running_max <= 2:
                 self._unloaded.append(pace)
@@ -128,7 +129,7 @@ class Past:
         before = steps[0].start
         paces = [pace for known in self._paces.values() for pace in known if pace.at > before]
         if len(paces) < _ENOUGH_STEPS:
-            paces = [] if now.pace is None else [Pace(now.at, now.batch, now.context, now.pace, _APART_SECONDS)]
+            paces = [] if now.pace is None else [_of_window(now, now.pace)]
         same, spread, _ = self._reference(paces, before, shorter=False)
         shorter, _, context = self._reference(paces, before, shorter=True)
         band = self._band(now.batch)
@@ -138,7 +139,7 @@ class Past:
             if one.tpot and one.at <= before and not one.speculating and abs(self._band(one.batch) - band) <= 1
         ]
         return PastView(
-            unloaded_pace=_usual(self._unloaded),
+            unloaded_pace=_usual(one for one in self._unloaded if one.speculating == now.speculating),
             same_pace=None if same is None or now.pace is None else now.pace / same,
             same_spread=spread,
             shorter_pace=None if shorter is None or now.pace is None else now.pace / shorter,
@@ -193,7 +194,7 @@ class Past:
             then = (
                 pace
                 for other, paces in self._paces.items()
-                if other[0] == band and self._comparable((band, load[1]), other, shorter=False)
+                if other[0] == band and self._comparable((band, *load[1:]), other, shorter=False)
                 for pace in paces
                 if pace.at <= before
             )
@@ -212,7 +213,7 @@ class Past:
     @staticmethod
     def _comparable(load: Load, other: Load, *, shorter: bool) -> bool:
         """Neighbouring bands are the same load; three bands below is about half."""
-        if abs(load[0] - other[0]) > 1 or load[1] is None or other[1] is None:
+        if abs(load[0] - other[0]) > 1 or load[1] is None or other[1] is None or load[2] != other[2]:
             return False
         return other[1] <= load[1] - _TWICE if shorter else abs(load[1] - other[1]) <= 1
 
@@ -220,7 +221,7 @@ class Past:
         self._paces.setdefault(self._load(pace), deque(maxlen=_REMEMBERED_PACES)).append(pace)
 
     def _load(self, pace: Pace) -> Load:
-        return self._band(pace.batch), None if pace.context is None else self._band(pace.context)
+        return self._band(pace.batch), None if pace.context is None else self._band(pace.context), pace.speculating
 
     def _band(self, value: float) -> int:
         return floor(log(max(value, 1.0)) / self._width)
@@ -235,15 +236,17 @@ class Past:
         per_token = None if self._now is None else self._now.seconds_per_prompt_token
         if prompts is None or (prompts > 0 and per_token is None):
             return None
-        share = prompts * (per_token or 0.0) / step.seconds
-        if share > _MIXED_RHO:
-            return None
         iterations = step.histograms.get("iteration_tokens")
         running = (step.before.get("running", 0.0) + step.after.get("running", 0.0)) / 2
+        share = prompts * (per_token or 0.0) / step.seconds if shared(step) else 0.0
+        if share > _MIXED_RHO:
+            return None
         # Several API servers count iterations more than once; a page without a start time may be theirs.
         exact = iterations is not None and iterations.count > 0 and "start_time" in step.after
         batch = itl.count / iterations.count if exact and iterations else running
-        return Pace(step.end, batch, self._context(running), itl.total / itl.count * (1 - share), step.seconds)
+        pace = itl.total / itl.count * (1 - share)
+        speculating = step.increases.get("spec_drafts", 0.0) > 0
+        return Pace(step.end, batch, self._context(running), pace, step.seconds, speculating)
 
     def _context(self, running: float) -> float | None:
         """Tokens each running request carries: those that run are the last ones admitted."""
@@ -253,6 +256,10 @@ class Past:
             if count >= running:
                 break
         return tokens / count + (self._now.output or 0.0) / 2 if count and self._now else None
+
+
+def _of_window(moment: Moment, pace: float) -> Pace:
+    return Pace(moment.at, moment.batch, moment.context, pace, _APART_SECONDS, moment.speculating)
 
 
 def _best_minute(paces: Iterable[Pace]) -> list[Pace]:
@@ -289,7 +296,7 @@ def moment(at: float, window: Window, numbers: Numbers) -> Moment:
         running_max=window.gauges["running"].max if "running" in window.gauges else 0.0,
         context=arriving_context(window, numbers),
         output=numbers.tokens.output_mean,
-        pace=None if itl is None or rho is None or rho >= 1 else itl * (1 - rho),  # 1 leaves no time for a pace
+        pace=None if rho == 1 else pace_without_prefill(window, itl, rho),  # 1 leaves no time for a pace
         tpot=numbers.tpot_seconds.mean,
         speculating=window.increases.get("spec_drafts", 0.0) > 0,
         seconds_per_prompt_token=None if not numbers.tokens.prefill_speed else 1 / numbers.tokens.prefill_speed,

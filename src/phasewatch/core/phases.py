@@ -88,6 +88,29 @@ def _largest_batch(window: Window) -> float:
     return max(batches, default=0.0)
 
 
+def shared(window: Window | Step) -> bool:
+    """Whether streams may have shared steps with other requests' prompts. A request that runs alone computes its
+    prompt before its stream begins: then no gap holds any prefill. Several API servers over-count iterations."""
+    if isinstance(window, Window):
+        return any(shared(one) for one in window.steps)
+    if max(window.before.get("running", 0.0), window.after.get("running", 0.0)) > 1:
+        return True
+    itl, iterations = window.histograms.get("itl"), window.histograms.get("iteration_tokens")
+    exact = iterations is not None and "start_time" in window.after
+    return itl is not None and (not exact or iterations is None or itl.count > iterations.count)
+
+
+def pace_without_prefill(window: Window, itl_mean: float | None, rho: float | None) -> float | None:
+    """Seconds per token if no prompt shared the engine: ITL mean x (1 - rho)."""
+    part = prefill_part(window, rho)
+    return None if itl_mean is None or part is None else itl_mean * (1 - part)
+
+
+def prefill_part(window: Window, rho: float | None) -> float | None:
+    """Prefill's part of the streams' time: rho, where they shared steps at all."""
+    return rho if shared(window) else 0.0
+
+
 def above_covering_edge(histogram: Histogram, value: float) -> float | None:
     """Observations above the lowest finite edge >= value; None where no finite edge covers it."""
     for edge, count in zip(histogram.bounds[:-1], histogram.counts[:-1], strict=True):

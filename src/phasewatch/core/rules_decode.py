@@ -100,10 +100,10 @@ def _stalls(case: Case) -> bool:
 def _share_above(case: Case, base: float) -> float:
     """Share of the seconds above `base` per token that would go if decode alone took `base`, prefill's share of the
     time staying as it is."""
-    mean_itl, rho = case.numbers.itl_seconds.mean, case.numbers.rho
-    if mean_itl is None or rho is None or rho >= 1 or mean_itl <= base:
+    mean_itl, part = case.numbers.itl_seconds.mean, case.prefill_part
+    if mean_itl is None or part is None or part >= 1 or mean_itl <= base:
         return 0.0
-    return min(1.0, max(0.0, (mean_itl - base / (1 - rho)) / (mean_itl - base)))
+    return min(1.0, max(0.0, (mean_itl - base / (1 - part)) / (mean_itl - base)))
 
 
 def _explains(case: Case, base: float) -> bool:
@@ -118,8 +118,8 @@ def _rest(case: Case) -> float:
     share of all streaming time, which those conditions have shown to be too slow by itself.
     """
     unloaded = case.past.unloaded_pace
-    if unloaded is None or unloaded > case.limit or case.numbers.rho is None:
-        return 1.0 - (case.numbers.rho or 0.0)
+    if unloaded is None or unloaded > case.limit or case.prefill_part is None:
+        return 1.0 - (case.prefill_part or 0.0)
     return _share_above(case, unloaded)
 
 

@@ -7,6 +7,7 @@ from phasewatch.core.histogram import Above, count_above
 from phasewatch.core.model import Estimate, Histogram, Latency, Numbers, Severity, Symptom, Window
 from phasewatch.core.numbers import failures
 from phasewatch.core.past import PastView
+from phasewatch.core.phases import pace_without_prefill
 from phasewatch.core.settings import FAMILIES, Limit, Limits, Thresholds
 
 _FELT_AS = {"expected_wait": "ttft", "gave_up": "ttft", "own_past": "itl"}
@@ -162,15 +163,17 @@ def other_symptoms(
     return found
 
 
-def slower_than_past(numbers: Numbers, past: PastView, thresholds: Thresholds) -> Mapping[Symptom, float]:
+def slower_than_past(
+    window: Window, numbers: Numbers, past: PastView, thresholds: Thresholds
+) -> Mapping[Symptom, float]:
     """Clearly slower than this engine's own past at the same batch and context, objectives or not.
 
     Never sure: two evaluations must agree on it.
     """
-    mean, rho, same = numbers.itl_seconds.mean, numbers.rho, past.same_pace
-    if mean is None or rho is None or same is None or numbers.itl_seconds.count < _ENOUGH_GAPS:
+    pace, same = pace_without_prefill(window, numbers.itl_seconds.mean, numbers.rho), past.same_pace
+    if pace is None or same is None or numbers.itl_seconds.count < _ENOUGH_GAPS:
         return {}
-    pace, limit = mean * (1 - rho), max(thresholds.symptom_ratio, past.same_spread) * same
+    limit = max(thresholds.symptom_ratio, past.same_spread) * same
     if pace <= limit:
         return {}
     return {Symptom("own_past", limit, Estimate(pace, pace, pace), False, "warning"): pace / limit}

@@ -59,9 +59,9 @@ def judge_engine(
     symptoms = {one.symptom: one.ratio for one in verdicts if one.missed}
     symptoms |= other_symptoms(judged, figures, limits, thresholds, wait_over_before=wait_over_before)
     if not any(family_of(one.objective) == "itl" for one in symptoms):
-        symptoms |= slower_than_past(figures, background.past, thresholds)
+        symptoms |= slower_than_past(judged, figures, background.past, thresholds)
     if not symptoms:
-        return _healthy(judged, figures, verdicts)
+        return _healthy(judged, figures, verdicts, limits)
     remaining = without_standstill(judged, past_stall, past_stall_until, settings)
     if remaining is not judged:
         return _after_standstill(
@@ -72,12 +72,15 @@ def judge_engine(
     return Opinion(found.verdict, found.confidence, leading.summary, found.causes, tuple(symptoms), surely=found.surely)
 
 
-def _healthy(judged: Window, figures: Numbers, verdicts: tuple[Judged, ...]) -> Opinion:
+def _healthy(judged: Window, figures: Numbers, verdicts: tuple[Judged, ...], limits: Limits) -> Opinion:
     if not verdicts and not (has(judged, "ttft") or has(judged, "itl")):
         return Opinion(
             "unknown", "low", "Requests run, but the page has neither TTFT nor ITL: no objective can be judged."
         )
-    sure = bool(verdicts) and all(one.surely_met for one in verdicts)
+    known = {family_of(one.objective) for one in verdicts}
+    families = dict.fromkeys(name.partition("_")[0] for name in limits)
+    unjudged = [family for family in families if family not in known and not has(judged, family)]
+    sure = bool(verdicts) and all(one.surely_met for one in verdicts) and not unjudged
     ttft, itl = figures.ttft_seconds, figures.itl_seconds
     parts = [
         f"{name} p99 {seconds(latency.p99.value)}"
@@ -85,6 +88,8 @@ def _healthy(judged: Window, figures: Numbers, verdicts: tuple[Judged, ...]) -> 
         if latency.p99 is not None
     ]
     summary = f"Objectives are met{': ' if parts else '.'}{', '.join(parts)}{'.' if parts else ''}"
+    if unjudged:
+        summary += f" Not judged, for want of the signal: {', '.join(unjudged)}."
     return Opinion("healthy", "high" if sure else "medium", summary)
 
 
