@@ -82,7 +82,9 @@ class Engine:
         if self.first_request_at is None and _first_request(change, snapshot):
             self.first_request_at = change.start
         self.past.remember_step(change)
-        _count(self.counts, change, self.limits)
+        alone = window((change,))
+        if alone is not None:
+            _count(self.counts, consistent(alone, self.settings.thresholds)[0], self.limits)
         return change.restarted
 
     def windows(self, at: float) -> dict[float, Window]:
@@ -250,7 +252,7 @@ def _kv_short(figures: Numbers, thresholds: Thresholds) -> bool:
     return (1 - usage) * capacity < prompt
 
 
-def _count(counts: dict[tuple[str, str, str], float], change: Step, limits: Limits) -> None:
+def _count(counts: dict[tuple[str, str, str], float], change: Window, limits: Limits) -> None:
     """Observations, and those over each limit, since the process began: what burn rates are made of."""
     for objective, limit in limits.items():
         family, _, statistic = objective.partition("_")
