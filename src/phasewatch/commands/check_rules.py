@@ -7,11 +7,13 @@ from urllib.parse import urlsplit
 
 import requests
 
+import phasewatch
 from phasewatch.commands import EXIT_UNHEALTHY, CommandError
 from phasewatch.commands.common import note, target_of
 from phasewatch.rulecheck.check import check
 from phasewatch.rulecheck.expression import ERROR
 from phasewatch.rulecheck.series import NEWEST, OLDEST, Known
+from phasewatch.shipped import RULES
 from phasewatch.sources.network_errors import explain
 from phasewatch.sources.scrape import ScrapeError, Scraper
 from phasewatch.yamlfile import FileError
@@ -28,7 +30,7 @@ def run(paths: Sequence[Path], against: Sequence[str], versions: Sequence[str]) 
     for version in versions:
         if not _VERSION.fullmatch(version):
             raise CommandError(f"--vllm {version}: is no version of vLLM; write it as {NEWEST} or 0.32")
-    files = list(paths) or bundled()
+    files = list(paths) or _own_rules()
     live = {name for url in against for name in live_names(url)}
     try:
         findings = check(files, Known(versions or (NEWEST,), live))
@@ -42,13 +44,10 @@ def run(paths: Sequence[Path], against: Sequence[str], versions: Sequence[str]) 
     return EXIT_UNHEALTHY if errors else 0
 
 
-def bundled() -> list[Path]:
-    """The rules that come with phasewatch: those of the checkout, else those in the wheel."""
-    package = Path(__file__).resolve().parent.parent
-    for folder in (package.parent.parent / "config" / "prometheus" / "rules", package / "prometheus_rules"):
-        if files := sorted(folder.glob("*.yml")):
-            return files
-    raise CommandError("the rules that come with phasewatch are not installed; name the files to check")
+def _own_rules() -> list[Path]:
+    package = Path(phasewatch.__file__).parent
+    in_wheel = package / "shipped"
+    return sorted(((in_wheel if in_wheel.is_dir() else package.parents[1]) / RULES).glob("*.yml"))
 
 
 def live_names(url: str) -> set[str]:
