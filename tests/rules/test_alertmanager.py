@@ -303,7 +303,13 @@ def test_a_page_of_one_alert_says_cause_numbers_remedy_and_links(amtool: Path, t
         "Since 10:15 UTC | http://prometheus.example.net/graph\n\n"
         "Runbook: config/runbooks/alerts/PhasewatchQueueGrowing.md"
     )
-    assert _rendered(amtool, tmp_path, "link", data) == "config/runbooks/alerts/PhasewatchQueueGrowing.md"
+
+
+def test_the_link_of_a_page_can_be_clicked_on(amtool: Path, tmp_path: Path) -> None:
+    data = _data([labels_of("PhasewatchQueueGrowing", "critical")])
+    assert _rendered(amtool, tmp_path, "link", data) == "http://alertmanager.example.net", "a path is no address"
+    data["commonAnnotations"]["runbook_url"] = "https://git.example.net/runbooks/alerts/PhasewatchQueueGrowing.md"
+    assert _rendered(amtool, tmp_path, "link", data) == data["commonAnnotations"]["runbook_url"]
 
 
 def test_a_page_of_thirty_alerts_tells_ten_in_full_and_names_the_others(amtool: Path, tmp_path: Path) -> None:
@@ -354,7 +360,7 @@ def test_chat_gets_that_text_through_the_shipped_receiver(
     assert message["channel"] == "#tickets"
     shown = message["attachments"][0]
     assert shown["title"] == "[WARNING] PhasewatchITLHigh Qwen/Qwen3-8B: The 99th percentile of ITL is over its limit."
-    assert shown["title_link"] == "config/runbooks/alerts/PhasewatchITLHigh.md"
+    assert shown["title_link"].startswith("http://")
     assert shown["text"].startswith(texts["description"])
     assert shown["color"] == "warning"
 
