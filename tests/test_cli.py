@@ -140,8 +140,12 @@ def _endless(request: object) -> None:
         (Reply(status=302, headers={"Location": "/metrics"}), "redirected in a circle"),
         (_hang, "nothing came for"),
         (_endless, "the page is larger than"),
+        (
+            Reply(gzip.compress(b"x 1\n" * 99)[:20], 200, {"Content-Encoding": "gzip"}),
+            "the gzip data ends in the middle",
+        ),
     ],
-    ids=["HTML", "empty", "401", "404", "500", "redirect circle", "timeout", "endless"],
+    ids=["HTML", "empty", "401", "404", "500", "redirect circle", "timeout", "endless", "truncated gzip"],
 )
 def test_a_server_that_cannot_be_read_is_told_early_in_clear_lines_and_exit_code_3(
     run: Run, http_server: Callable[..., HttpServer], route: object, says: str
@@ -385,6 +389,27 @@ def test_check_config_sums_up_a_good_file_and_names_every_mistake_of_a_bad_one(r
     assert len(err.splitlines()) == 3
     assert all(re.match(rf"{re.escape(str(bad))}:\d+: ", line) for line in err.splitlines())
     assert run("check-config", tmp_path / "missing.yml")[0] == 2
+
+
+@pytest.mark.parametrize("command", [("check-config",), ("serve", "--config.file")], ids=["check-config", "serve"])
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("targets: [http://a:1]\nscrap: {}\n", 2, 'scrap: unknown key; did you mean "scrape"?'),
+        ("targets: [http://a:1]\nscrape: {interval: soon}\n", 2, "scrape.interval: 'soon' is no duration; write it"),
+        ("targets:\n- http://a:1\n- a:1/metrics\n", 3, "targets[1]: http://a:1/metrics is targets[0] already; remove"),
+        ("targets: []\n", 1, "targets: no target; add one"),
+    ],
+    ids=["unknown key", "bad duration", "duplicate target", "no target"],
+)
+def test_a_mistake_in_a_configuration_is_one_line_with_its_place_and_exit_code_2(
+    run: Run, tmp_path: Path, monkeypatch, command: tuple[str, ...], text: str, line: int, says: str
+) -> None:
+    monkeypatch.delenv("VLLM_TARGETS", raising=False)
+    file = _file(tmp_path / "phasewatch.yml", text.encode())
+    code, out, err = run(*command, file)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.removeprefix("phasewatch: ").startswith(f"{file}:{line}: {says}")
 
 
 def test_serve_refuses_a_wrong_configuration_with_a_line_a_mistake(run: Run, tmp_path: Path, monkeypatch) -> None:

@@ -101,14 +101,16 @@ def test_a_round_brings_every_engine_and_how_its_scrape_went(
         (hang, "timeout", "down"),
         (endless, "timeout", "down"),
         (Reply(b"no", 500), "status", "down"),
+        (Reply(b"no", 404), "status", "down"),
         (Reply(b"no", 401), "authentication", "down"),
         (Reply(b"", 307, {"Location": "/metrics"}), "redirect", "down"),
         (Reply(b"<html>", 200, {"Content-Type": "text/html"}), "not_metrics", "down"),
         (Reply(b"x" * 70_000), "too_large", "down"),
+        (Reply(gzip.compress(PAGE)[:5000], 200, {"Content-Encoding": "gzip"}), "truncated", "down"),
         (lambda handler: handler.wfile.write(b"\x00\x01\x02\r\n\r\n"), "protocol", "down"),
         (Reply(b"go_goroutines 1\n"), None, "no_engine_metrics"),
     ],
-    ids=["hangs", "endless", "500", "401", "circle", "html", "too-large", "no-http", "no-vllm"],
+    ids=["hangs", "endless", "500", "404", "401", "circle", "html", "too-large", "cut-gzip", "no-http", "no-vllm"],
 )
 def test_a_misbehaving_target_costs_only_itself(
     watch: Callable[..., Service], http_server: Callable[..., HttpServer], route: object, reason: str | None, state: str
