@@ -83,6 +83,40 @@ def _kv_filling(look: _Look) -> Advisory | None:
     )
 
 
+def _kv_tight(look: _Look) -> Advisory | None:
+    """Nobody waits yet, but the next prompt would find no room."""
+    kv, prompt = look.numbers.kv_cache, look.numbers.tokens.prompt_mean
+    queue = look.numbers.queue
+    if kv.usage_ratio is None or kv.capacity_tokens is None or prompt is None or not queue.running or queue.waiting:
+        return None
+    free = (1 - kv.usage_ratio) * kv.capacity_tokens
+    if free >= prompt:
+        return None
+    return Advisory(
+        "kv_tight",
+        {"usage_ratio": kv.usage_ratio, "free_tokens": free, "prompt_tokens_mean": prompt},
+        f"The KV cache is at {percent(kv.usage_ratio)}: a prompt of {number(prompt)} tokens finds room for"
+        f" {number(free)}. The next request waits, or running ones are evicted.",
+        "Cap concurrency at what runs now, shorten contexts, or give the KV cache more room.",
+    )
+
+
+def _api_server_busy(look: _Look) -> Advisory | None:
+    """The front end has engine timestamps for tokens, and some versions start TTFT only once a prompt is rendered:
+    what its processor makes late, only clients see."""
+    busy = look.window.increases.get("cpu_seconds")
+    if busy is None or busy / look.window.seconds < look.thresholds.busy_core:
+        return None
+    cores = busy / look.window.seconds
+    return Advisory(
+        "api_server_busy",
+        {"cpu_cores": cores, **({} if look.numbers.queue.running is None else {"running": look.numbers.queue.running})},
+        f"The API server keeps {number(cores)} CPU cores busy, and much of it runs on one: chat templates, images and"
+        " tokenising before TTFT starts, and tokens sent late, are not in this page's TTFT and ITL.",
+        "Measure TTFT and ITL at a client; if they are longer there, --api-server-count up or more CPU.",
+    )
+
+
 def _truncated(look: _Look) -> Advisory | None:
     finished, cut = look.window.increases.get("finished", 0.0), look.window.increases.get("finished_length", 0.0)
     output = look.numbers.tokens.output_mean
@@ -138,6 +172,8 @@ _ROWS: tuple[Callable[[_Look], Advisory | None], ...] = (
     _caching_off,
     _hits_low,
     _kv_filling,
+    _kv_tight,
+    _api_server_busy,
     _truncated,
     _gave_up,
     _clients_leave,

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
 from statistics import median
 
+from phasewatch.core.gaps import ran_throughout, seconds_over, streams
 from phasewatch.core.histogram import count_above, edges, in_buckets, mean
-from phasewatch.core.model import Confidence, Histogram, Numbers, Symptom, Window
+from phasewatch.core.model import Confidence, Histogram, Numbers, Remedy, Symptom, Window
 from phasewatch.core.numbers import capacity_tokens, waiting_for_capacity
 from phasewatch.core.past import PastView, arriving_context
 from phasewatch.core.phases import (
@@ -27,7 +27,7 @@ from phasewatch.core.window import scrapes
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What a rule found. score: share of the excess, 0 to 1. eliminated: proven only by ruling the others out.
-    at_most: the confidence that this evidence can bear."""
+    at_most: the confidence that this evidence can bear. remedies: None for all of the verdict's."""
 
     score: float
     evidence: Mapping[str, float | str]
@@ -36,6 +36,7 @@ class Finding:
     easing: bool = False
     eliminated: bool = False
     at_most: Confidence = "high"
+    remedies: tuple[Remedy, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,30 @@ class Case:
         if not at or ("waiting_deferred" in gauges and gauges["waiting_deferred"].mean > gauges[name].mean):
             return False
         return len(at) / (at[-1] - at[0] + 1) > self.thresholds.most_scrapes
+
+    @cached_property
+    def from_elsewhere(self) -> bool:
+        """Whether KV blocks come from other engines (P/D)."""
+        fetching = any(name in self.window.gauges for name in ("kv_fetch_waiting", "kv_fetch_in_progress"))
+        external = self.window.increases.get("external_prompt_tokens", 0.0) > 0
+        return external or fetching or mean_of(self.window, "kv_transfer") is not None
+
+    @cached_property
+    def no_room_to_land(self) -> bool:
+        """Whether requests that wait for KV blocks from elsewhere wait in most scrapes, and in most of those with less
+        room in the pool than one of them takes."""
+        held = [page for page in self.pages if page.get("waiting_deferred", 0.0) > 0]
+        short = [page for page in held if self.kv_short(page)]
+        most = self.thresholds.most_scrapes
+        return self.from_elsewhere and len(held) / len(self.pages) > most and len(short) / len(held) > most
+
+    @cached_property
+    def prompt_heavy(self) -> bool:
+        """Whether prefill has more tokens to compute than decode makes."""
+        computed, generated = (
+            self.numbers.tokens.computed_prompt_per_second, self.numbers.tokens.generation_per_second
+        )  # fmt: skip
+        return computed is not None and generated is not None and computed > generated
 
     @cached_property
     def waiting_now(self) -> float:
@@ -213,6 +238,16 @@ class Case:
         """Seconds of streaming spent in gaps over a limit."""
         return None if self.itl is None else seconds_over(self.itl, limit)
 
+    def gaps_among_unfinished_prompts(self, limit: float) -> float:
+        """Seconds in gaps over a limit, in intervals in which requests ran without getting tokens: no prompt was done
+        in them (it is booked whole, at its last chunk), so all that ran at both ends but got none in a step is being
+        prefilled. Several API servers over-count steps: then 0."""
+        return sum(
+            seconds_over(step.histograms["itl"], limit)
+            for step in self.window.steps
+            if step.increases.get("prompt_tokens") == 0 and streams(step) + 1 <= ran_throughout(step)
+        )
+
     def preempted_gaps(self) -> float:
         """Seconds in gaps over itl_stall, in intervals that also counted preemptions (both are booked together)."""
         return sum(
@@ -270,22 +305,6 @@ class Case:
     @property
     def finishes(self) -> float:
         return count_of(self.window, "e2e")
-
-
-def seconds_over(histogram: Histogram, limit: float) -> float:
-    """Seconds held by observations over a limit: whole buckets above it at their middle (the open one at its edge).
-
-    The bucket around the limit counts half its part above it. Never more than the sum where there is one.
-    """
-    seconds = 0.0
-    for at, count in enumerate(in_buckets(histogram)):
-        low, high = edges(histogram, at)
-        if not count or high <= limit:
-            continue
-        low = max(low, limit)
-        part = 1.0 if high == inf else (high - low) / (high - edges(histogram, at)[0])
-        seconds += count * part * (low if high == inf else (low + high) / 2)
-    return seconds if histogram.total is None else min(seconds, max(histogram.total, 0.0))
 
 
 def prefix_caching_off(window: Window) -> bool:

@@ -167,7 +167,7 @@ def _cause(rule: Rule, case: Case) -> Cause | None:
         confidence=_confidence(finding, case, missing),
         evidence=finding.evidence,
         summary=finding.summary,
-        remedies=REMEDIES[rule.verdict],
+        remedies=REMEDIES[rule.verdict] if finding.remedies is None else finding.remedies,
         would_change_my_mind=finding.would_change_my_mind,
         easing=finding.easing,
         missing=missing,

@@ -68,7 +68,7 @@ class PastView:
     unloaded_pace: at running <= 2. same_pace: what the present pace would be, had loads like the present ones taken
     what they took before; same_spread: how far above it such intervals reached then, as a ratio.
     shorter_pace, shorter_context: the same for this batch with contexts at most half as long.
-    tpot_without_speculation: at this batch. All in seconds.
+    tpot_without_speculation: at this batch. seconds_per_prompt_token: at running <= 1. All in seconds.
     """
 
     unloaded_pace: float | None = None
@@ -77,6 +77,7 @@ class PastView:
     shorter_pace: float | None = None
     shorter_context: float | None = None
     tpot_without_speculation: float | None = None
+    seconds_per_prompt_token: float | None = None
 
 
 class Past:
@@ -145,6 +146,7 @@ class Past:
             shorter_pace=None if shorter is None or now.pace is None else now.pace / shorter,
             shorter_context=context,
             tpot_without_speculation=_low(plain),
+            seconds_per_prompt_token=self.seconds_per_prompt_token(before),
         )
 
     def _reference(

@@ -15,6 +15,9 @@ _PREFIX = Remedy(
     "cached heads are not computed again", "now", "decode is not changed")
 _FP8 = Remedy("--kv-cache-dtype fp8", "the same memory holds about twice the tokens", "restart",
     "decode reads less; check answer quality")
+_GRAMMAR = Remedy(
+    "ask whether requests use structured output (a JSON schema, a grammar); compare a few without it",
+    "its masks are made token by token on the host's CPU, and no metric shows that", "now", "prefill is not changed")
 _FEWER_SEQS = Remedy("--max-num-seqs down", "fewer requests share a step and the KV cache", "restart",
     "ITL eases, the queue and TTFT grow")
 
@@ -28,6 +31,9 @@ _KV_ROOM = (
     _FEWER_SEQS,
     Remedy("--tensor-parallel-size up", "weights shrink per card, the KV cache grows", "capacity", "both phases ease"),
 )
+
+_LINK = Remedy("check the interconnect (RDMA, UCX transport) where one transfer takes most of the wait",
+    "bytes over transfer time is the bandwidth you really have", "now", "decode is not changed")
 
 REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
     "engine_stalled": (
@@ -70,8 +76,7 @@ REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
             "TTFT eases, running streams stall longer"),
     ),
     "kv_transfer": (
-        Remedy("check the interconnect (RDMA, UCX transport) where one transfer takes most of the wait",
-            "bytes over transfer time is the bandwidth you really have", "now", "decode is not changed"),
+        _LINK,
         Remedy("balance prefill and decode replicas (P:D ratio)",
             "the side that is short holds the blocks of the other", "capacity", "the other phase follows the ratio"),
         Remedy("send less through P/D: let the decode side prefill short prompts itself, where the router can",
@@ -146,12 +151,14 @@ REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
     "decode_slow": (
         Remedy("look at that host: CPU throttling or neighbours, GPU clocks and temperature, other processes on the"
             " card", "the same work took less time before", "now", "prefill is usually slowed as well"),
+        _GRAMMAR,
         Remedy("take it out of rotation while you look, then restart it", "users need not wait for the reason",
             "restart", "its load moves to the others"),
     ),
     "decode_batch": (
         Remedy("cap concurrency at the gateway", "fewer requests share a step", "now",
             "ITL eases, the rest waits: TTFT grows"),
+        _GRAMMAR,
         _REPLICAS,
         _FEWER_SEQS,
         Remedy("quantise weights, or a card with more memory bandwidth", "decode is bound by what a step reads",
@@ -187,3 +194,6 @@ REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
     ),
 }
 # fmt: on
+
+# A quick link needs no faster one: the hand-over around the transfer is what is slow.
+HAND_OVER: tuple[Remedy, ...] = tuple(remedy for remedy in REMEDIES["kv_transfer"] if remedy is not _LINK)

@@ -7,6 +7,7 @@ from phasewatch.core.case import Case, Finding, prefix_caching_off
 from phasewatch.core.histogram import count_above
 from phasewatch.core.numbers import waiting_for_capacity
 from phasewatch.core.phases import mean_of, rho_at_most
+from phasewatch.core.remedies import HAND_OVER
 from phasewatch.core.words import number, percent, seconds
 
 
@@ -44,9 +45,14 @@ def _queue(case: Case, summary: str, mind: str, *, eliminated: bool = False, low
     if score is None:
         return None
     return Finding(
-        score, _queue_evidence(case), summary, mind, easing=case.waiting_now == 0, eliminated=eliminated,
+        score,
+        _queue_evidence(case),
+        summary,
+        mind,
+        easing=case.waiting_now == 0 and not case.no_room_to_land,
+        eliminated=eliminated,
         at_most="low" if low else "high",
-    )  # fmt: skip
+    )
 
 
 def _standing(case: Case) -> str:
@@ -59,13 +65,18 @@ def _standing(case: Case) -> str:
 
 def queue_kv_cache(case: Case) -> Finding | None:
     """Requests wait because the KV cache has no room for the next prompt."""
-    if not case.queued or not case.kv_limited:
+    landing = case.no_room_to_land
+    if not landing and not (case.queued and case.kv_limited):
         return None
-    usage = case.window.gauges["kv_usage"]
+    usage, deferred = case.window.gauges["kv_usage"], case.window.gauges.get("waiting_deferred")
+    standing = (
+        f"{number(deferred.mean)} requests find no room for their KV blocks from elsewhere"
+        if landing and deferred and not case.queued
+        else _standing(case)
+    )
     return _queue(
         case,
-        f"The KV cache is full ({percent(usage.max)} at most, {number(case.preemptions)} preemptions):"
-        f" {_standing(case)}.",
+        f"The KV cache is full ({percent(usage.max)} at most, {number(case.preemptions)} preemptions): {standing}.",
         "Free KV blocks for a mean prompt while requests still wait: then another limit holds them.",
         low=not case.kv_capacity_known,
     )
@@ -97,7 +108,9 @@ def queue_batch_limit(case: Case) -> Finding | None:
 def queue_prefill_backlog(case: Case) -> Finding | None:
     """Requests wait with room in the KV cache while the engine is busy computing prompts."""
     rho = case.numbers.rho
-    if not _room(case) or rho is None or rho < case.thresholds.prefill_bound_rho or case.cold:
+    if rho is None:
+        return _prompts_by_elimination(case)
+    if not _room(case) or rho < case.thresholds.prefill_bound_rho or case.cold:
         return None
     computed = case.numbers.tokens.computed_prompt_per_second
     return _queue(
@@ -105,6 +118,28 @@ def queue_prefill_backlog(case: Case) -> Finding | None:
         f"Prompts arrive faster than prefill works them off ({number(computed)} prompt tokens/s take"
         f" {percent(rho)} of the engine's time): {_standing(case)}.",
         "rho well below 0.5 while requests still wait, or no room in the KV cache.",
+    )
+
+
+def _prompts_by_elimination(case: Case) -> Finding | None:
+    """Prefill's share of the time is unknown (nobody has finished yet, say): what holds requests back while there is
+    room in the pool and fewer run than the batch takes, is the token budget, and prompts are most of the tokens."""
+    ceiling = case.at_ceiling
+    if (
+        not _room(case)
+        or ceiling is None
+        or ceiling >= case.thresholds.at_ceiling
+        or not case.prompt_heavy
+        or case.cold
+    ):
+        return None
+    computed, generated = case.numbers.tokens.computed_prompt_per_second, case.numbers.tokens.generation_per_second
+    return _queue(
+        case,
+        f"Prompts take the engine's steps ({number(computed)} prompt tokens/s computed, {number(generated)} generated),"
+        f" with room in the KV cache and in the batch: {_standing(case)}.",
+        "prefill's share of the engine's time (unknown here) below one half.",
+        eliminated=True,
     )
 
 
@@ -117,10 +152,12 @@ def prefill_long_prompts(case: Case) -> Finding | None:
         return None
     if case.cold:
         return None
-    computed, generated = tokens.computed_prompt_per_second, tokens.generation_per_second
     # Many computed tokens a request: prefill has more tokens to work on than decode.
-    if computed is None or generated is None or computed <= generated:
+    if not case.prompt_heavy:
         return None
+    # Alone on the engine, the same tokens took less time before: length is not why.
+    before = case.past.seconds_per_prompt_token if case.running_max <= 1 else None
+    slowed = before and tokens.prefill_speed and case.thresholds.symptom_ratio * before * tokens.prefill_speed < 1
     evidence = {
         "prefill_mean_seconds": parts["prefill"],
         "prefill_share_of_ttft": share,
@@ -136,8 +173,15 @@ def prefill_long_prompts(case: Case) -> Finding | None:
         {name: value for name, value in evidence.items() if value is not None},
         f"Prefill takes {seconds(parts['prefill'])} of a first token's way ({percent(share)}):"
         f" {number(tokens.computed_prompt_mean)} prompt tokens a request are computed"
-        f"{'' if tokens.prefill_speed is None else f' at {number(tokens.prefill_speed)} tokens/s'}.",
+        f"{'' if tokens.prefill_speed is None else f' at {number(tokens.prefill_speed)} tokens/s'}."
+        + (
+            f" Alone, this engine has done {number(1 / before)} tokens/s before: not the length but something else is"
+            " slow (clocks and power states after pauses, a busy host)."
+            if slowed and before
+            else ""
+        ),
         "queue time above prefill time, or few computed tokens a request.",
+        at_most="low" if slowed else "high",
     )
 
 
@@ -229,10 +273,8 @@ def requests_failing(case: Case) -> Finding | None:
 def kv_transfer(case: Case) -> Finding | None:
     """Requests wait for KV blocks computed elsewhere (P/D): deferred, not for want of room."""
     deferred, admissions = case.window.gauges.get("waiting_deferred"), case.numbers.queue.admissions_per_second
-    external = case.window.increases.get("external_prompt_tokens", 0.0) > 0
-    fetching = any(name in case.window.gauges for name in ("kv_fetch_waiting", "kv_fetch_in_progress"))
     transfer = mean_of(case.window, "kv_transfer")
-    if deferred is None or not admissions or not (external or fetching or transfer is not None):
+    if deferred is None or not admissions or not case.from_elsewhere:
         return None
     held = [page.get("waiting_deferred", 0.0) > 0 for page in case.pages]
     ttft = mean_of(case.window, "ttft")
@@ -257,6 +299,7 @@ def kv_transfer(case: Case) -> Finding | None:
             + ("the link is the larger part." if slow_link else "the hand-over around it, not the link, is slow.")
         ),
         "transfers that are quick while requests wait for capacity.",
+        remedies=None if transfer is None or slow_link else HAND_OVER,
     )
 
 

@@ -1,6 +1,7 @@
 """Causes of slow or stalling streams: one function a cause, each from a Case to a Finding or None."""
 
 from phasewatch.core.case import Case, Finding
+from phasewatch.core.phases import rho_at_most
 from phasewatch.core.words import number, percent, seconds
 
 
@@ -40,13 +41,13 @@ def decode_interference(case: Case) -> Finding | None:
     """Long prompts share steps with running streams and hold them up."""
     pace, rho, over = case.pace_without_prefill, case.numbers.rho, case.gaps_over(_gap_limit(case))
     if rho is None:
-        return _stalls_by_shape(case)
+        return _stalls_by_shape(case) or _among_unfinished_prompts(case)
     if case.running_max <= 1 or case.preemptions or pace is None or not over or case.itl_sum is None or case.cold:
         return None
     allowed = case.limit * (case.thresholds.half_objective if _tail(case) else 1.0)
     longest_gap, longest_prefill = _longest_gap(case), case.longest_prefill
     if pace > allowed or longest_prefill is None or longest_gap > longest_prefill:
-        return None
+        return _among_unfinished_prompts(case)
     tokens = case.numbers.tokens
     return Finding(
         min(1.0, rho * case.itl_sum / over),
@@ -61,6 +62,29 @@ def decode_interference(case: Case) -> Finding | None:
         f"Long prompts hold up running streams: prefill takes {percent(rho)} of the engine's time, gaps reach"
         f" {seconds(longest_gap)} or more, and without them a token would come every {seconds(pace)}.",
         "the same gaps while no long prompt is computed.",
+    )
+
+
+def _among_unfinished_prompts(case: Case) -> Finding | None:
+    """Long prompts in many chunks: booked only when done, they are seen in requests that run and get no token."""
+    over, unloaded = case.gaps_over(_gap_limit(case)), case.past.unloaded_pace
+    if not over or case.preemptions or (unloaded is not None and unloaded > case.limit):
+        return None
+    among = case.gaps_among_unfinished_prompts(_gap_limit(case))
+    if among == 0:
+        return None
+    return Finding(
+        min(1.0, among / over),
+        {
+            "seconds_in_gaps_over_limit": over,
+            "of_these_beside_unfinished_prompts": among,
+            "running_max": case.running_max,
+            **({} if unloaded is None else {"unloaded_pace_seconds": unloaded}),
+        },
+        f"Streams wait {seconds(_longest_gap(case))} or more for a token while other requests run and get none: their"
+        " prompts are being computed, and each step carries a chunk of them.",
+        "the same gaps while every running request gets tokens.",
+        eliminated=True,
     )
 
 
@@ -205,8 +229,10 @@ def decode_batch(case: Case) -> Finding | None:
         return None
     pace = case.pace_without_prefill
     if rho is None:
-        # The shape alone: slow throughout, not in stalls.
-        if _stalls(case):
+        # The shape alone: slow throughout, not in stalls, and not for the prompts that are most of the tokens.
+        most = rho_at_most(case.window)
+        prompts = case.prompt_heavy and (most is None or mean_itl * (1 - most) <= case.limit)
+        if _stalls(case) or prompts:
             return None
         pace = mean_itl
     elif pace is None or pace <= case.limit:
