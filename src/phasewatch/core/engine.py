@@ -207,13 +207,20 @@ class Engine:
         return (*own, *advisories(judged, figures[self.settings.windows[0]], self.settings.thresholds))
 
     def _causes(self, opinion: Opinion) -> tuple[Cause, ...]:
-        """The held verdict's cause first; while a challenger has been seen only once, as it was remembered."""
+        """The held verdict's cause first; while a challenger has been seen only once, as it was remembered, unless it
+        is among the causes of now."""
         if self.held.verdict == opinion.verdict:
             self.agreed = opinion
             return opinion.causes
         if self.held.verdict == "healthy":
             return ()
-        return (*self.agreed.causes[:1], *opinion.causes)
+        same = [
+            cause
+            for held in self.agreed.causes[:1]
+            for cause in opinion.causes
+            if (cause.verdict, cause.symptom) == (held.verdict, held.symptom)
+        ]
+        return (*(same or self.agreed.causes[:1]), *(cause for cause in opinion.causes if cause not in same))
 
 
 def _busy(one: Window) -> bool:

@@ -20,7 +20,7 @@ def _queue_evidence(case: Case) -> dict[str, float | str]:
         "waiting_scrapes": float(len(case.queue_pages)),
         "scrapes": float(len(case.pages)),
         "running_max": case.running_max,
-        "queue_mean_seconds": case.ttft_parts.get("queue"),
+        "queue_mean_seconds": mean_of(case.window, "queue"),
         "prefill_mean_seconds": case.ttft_parts.get("prefill"),
         "expected_wait_seconds": queue.expected_wait_seconds,
         "arrivals_per_second": queue.arrivals_per_second,
@@ -161,7 +161,7 @@ def prefill_long_prompts(case: Case) -> Finding | None:
     evidence = {
         "prefill_mean_seconds": parts["prefill"],
         "prefill_share_of_ttft": share,
-        "queue_mean_seconds": parts.get("queue"),
+        "queue_mean_seconds": mean_of(case.window, "queue"),
         "computed_prompt_tokens_mean": tokens.computed_prompt_mean,
         "prompt_tokens_mean": tokens.prompt_mean,
         "prefix_hit_ratio": tokens.prefix_hit_ratio,
