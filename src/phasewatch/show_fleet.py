@@ -257,7 +257,7 @@ def _evidence(key: str, value: float | str) -> str:
 
 def _labelled(label: str, text: str) -> Table:
     table = Table.grid(padding=(0, 1))
-    table.add_column(style="dim", no_wrap=True, min_width=11)
+    table.add_column(style="dim", no_wrap=True, min_width=12)
     table.add_column()
     table.add_row(f"{label}:", safe(text))
     return table
@@ -265,7 +265,7 @@ def _labelled(label: str, text: str) -> Table:
 
 def _remedies(remedies: tuple[Remedy, ...]) -> Table:
     table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True, min_width=11)
+    table.add_column(no_wrap=True, min_width=12)
     table.add_column()
     for index, remedy in enumerate(remedies):
         label = Text("do first:", style="bold") if index == 0 else Text("then:", style="dim")
