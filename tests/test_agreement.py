@@ -30,9 +30,12 @@ WINDOW = "60s"
 def walk(fleets: Iterable[Fleet], objectives: Objectives) -> set[str]:
     """Everything that every evaluation says, in every form; returns the verdicts seen."""
     seen: set[str] = set()
-    compared = 0
+    compared, before = 0, None
     for fleet in fleets:
-        seen |= agreeing.same_words(fleet, document(fleet))
+        told = document(fleet)
+        seen |= agreeing.same_words(fleet, told)
+        compared += agreeing.same_evidence(told, before)
+        before = told
         shown = document(fleet, wall_offset=WALL_OFFSET)  # as exported.series shows it
         compared += agreeing.same_numbers(shown, series(fleet, objectives), WINDOW)
     assert compared > 500
@@ -85,3 +88,14 @@ def test_a_recording_of_a_real_server_says_the_same_in_every_form(captures: Path
     expected = json.loads((captures / "expected.json").read_text())[name]
     settings = Settings(objectives=parse_objectives(expected["objectives"]))
     walk(replay(open_recording(captures / name), settings, INTERVAL), settings.objectives)
+
+
+def test_a_verdict_that_a_challenger_has_met_once_is_told_once(captures: Path) -> None:
+    objectives = parse_objectives(["ttft_p99=1s", "itl_p99=250ms"])
+    challenged = 0
+    for fleet in replay(open_recording(captures / "interference"), Settings((14.0,), objectives), 2.0, 44.0):
+        (engine,) = fleet.engines
+        told = [(cause.verdict, cause.symptom) for cause in engine.causes]
+        assert len(told) == len(set(told)), f"at {fleet.at:g}: {told}"
+        challenged += engine.verdict == "decode_interference" and engine.causes[0].score < engine.causes[1].score
+    assert challenged, "prefill_long_prompts never outweighed the held verdict: nothing was tried"
