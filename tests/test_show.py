@@ -155,18 +155,18 @@ def test_one_engine_is_a_block_with_everything_needed_to_act() -> None:
     for part in (
         "QUEUE_BATCH_LIMIT  confidence high  for 30 s, since second 30",
         CAUSE.summary,
-        "missed:     ttft_p99 8.2 s over 1 s",
+        "missed:      ttft_p99 8.2 s over 1 s",
         "TTFT  4.12 s (2.5-5)",
         "front end       -  unknown",
         "2 running, 14 waiting",
         "7.1 % of 24,576 tokens",
-        "do first:   shed load: reject or redirect requests (now). Arrivals are above",
-        "then:       raise --max-num-seqs from 2 (with a restart, vLLM 0.8.5 on).",
+        "do first:    shed load: reject or redirect requests (now). Arrivals are above",
+        "then:        raise --max-num-seqs from 2 (with a restart, vLLM 0.8.5 on).",
         "Decode: ITL rises with the batch.",
-        "evidence:   waiting_mean 11.4, kv_usage_ratio 7.0 %, expected_wait_seconds 19.4 s",
+        "evidence:    waiting_mean 11.4, kv_usage_ratio 7.0 %, expected_wait_seconds 19.4 s",
         "doubt it if: running below 2",
-        "note:       Prefix caching is off. Enable it.",
-        "missing:    open_fds",
+        "note:        Prefix caching is off. Enable it.",
+        "missing:     open_fds",
     ):
         assert part in text
     assert "TPOT" not in text
@@ -215,8 +215,8 @@ def test_a_second_cause_of_the_same_verdict_is_named_by_its_symptom_only() -> No
     second = replace(CAUSE, symptom="expected_wait", confidence="medium")
     third = replace(CAUSE, verdict="decode_batch", symptom="itl_p99", summary="32 streams.", remedies=(RAISE,))
     text = shown(Fleet(60.0, 58.0, (replace(SICK, causes=(CAUSE, second, third)),)), 200)
-    assert "explains:   ttft_p99 (confidence high), expected_wait (confidence medium)" in text
-    assert "also:       decode_batch (explains itl_p99, confidence high). 32 streams. Do: raise --max-num-seqs" in text
+    assert "explains:    ttft_p99 (confidence high), expected_wait (confidence medium)" in text
+    assert "also:        decode_batch (explains itl_p99, confidence high). 32 streams. Do: raise --max-num-seqs" in text
 
 
 def test_names_from_outside_cannot_steer_the_terminal_or_use_markup() -> None:
