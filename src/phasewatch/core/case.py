@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from phasewatch.core.gaps import ran_throughout, seconds_over, streams
+from phasewatch.core.gaps import seconds_over, unfinished_prompts
 from phasewatch.core.histogram import count_above, edges, in_buckets, mean
 from phasewatch.core.model import Confidence, Histogram, Numbers, Remedy, Symptom, Window
 from phasewatch.core.numbers import capacity_tokens, waiting_for_capacity
@@ -239,13 +239,9 @@ class Case:
         return None if self.itl is None else seconds_over(self.itl, limit)
 
     def gaps_among_unfinished_prompts(self, limit: float) -> float:
-        """Seconds in gaps over a limit, in intervals in which requests ran without getting tokens: no prompt was done
-        in them (it is booked whole, at its last chunk), so all that ran at both ends but got none in a step is being
-        prefilled. Several API servers over-count steps: then 0."""
+        """Seconds in gaps over a limit, in intervals through which prompts were computed that are not booked yet."""
         return sum(
-            seconds_over(step.histograms["itl"], limit)
-            for step in self.window.steps
-            if step.increases.get("prompt_tokens") == 0 and streams(step) + 1 <= ran_throughout(step)
+            seconds_over(step.histograms["itl"], limit) for step in self.window.steps if unfinished_prompts(step)
         )
 
     def preempted_gaps(self) -> float:

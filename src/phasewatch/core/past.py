@@ -10,6 +10,7 @@ from itertools import combinations
 from math import ceil, exp, floor, log
 from statistics import mean, median
 
+from phasewatch.core.gaps import unfinished_prompts
 from phasewatch.core.model import Numbers, Step, Window
 from phasewatch.core.phases import computed_prompt_tokens, pace_without_prefill, shared
 from phasewatch.core.settings import Thresholds
@@ -230,9 +231,12 @@ class Past:
 
     def _pace_of(self, step: Step) -> Pace | None:
         """The pace of an interval: its ITL less the time that its own prompts took; None where they took most of it,
-        where requests were evicted, or where nothing tells how long a prompt token takes."""
+        where requests were evicted or prompts are not booked yet, or where nothing tells how long a prompt token
+        takes."""
         itl = step.histograms.get("itl")
         if itl is None or not itl.total or itl.count < _ENOUGH_GAPS or step.increases.get("preemptions", 0.0) > 0:
+            return None
+        if unfinished_prompts(step):
             return None
         prompts = computed_prompt_tokens(step)
         per_token = None if self._now is None else self._now.seconds_per_prompt_token

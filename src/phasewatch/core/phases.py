@@ -1,10 +1,14 @@
 """Where the time went: queue, prefill, decode and front end from exact sums; prefill's share of the engine's time."""
 
+from itertools import takewhile
+
+from phasewatch.core.gaps import unfinished_prompts
 from phasewatch.core.histogram import mean
 from phasewatch.core.model import Histogram, Phase, Phases, Step, Window
 from phasewatch.core.settings import Thresholds
 
 _ENOUGH_FOR_FRONTEND = 5  # first tokens and finishes each
+_MUCH_UNBOOKED = 0.2  # of the window: what is booked may then differ from what was computed by as much
 
 
 def mean_of(window: Window, name: str) -> float | None:
@@ -127,7 +131,7 @@ def rho(window: Window, seconds_per_token: float | None = None) -> float | None:
     over-count iterations: without a process start time on the page (single process) only the own past will do.
     """
     computed = computed_prompt_tokens(window)
-    if computed is None or window.seconds <= 0:
+    if computed is None or window.seconds <= 0 or _unbooked_seconds(window) > _MUCH_UNBOOKED * window.seconds:
         return None
     if computed == 0:
         return 0.0
@@ -137,6 +141,11 @@ def rho(window: Window, seconds_per_token: float | None = None) -> float | None:
             return None
         seconds_per_token = prefill / (computed / carried)
     return min(1.0, computed / window.seconds * seconds_per_token)
+
+
+def _unbooked_seconds(window: Window) -> float:
+    """How long prompts have been computed by now that are not booked yet."""
+    return sum(step.seconds for step in takewhile(unfinished_prompts, reversed(window.steps)))
 
 
 def rho_at_most(window: Window) -> float | None:
