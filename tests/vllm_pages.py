@@ -102,10 +102,12 @@ class Engine:
 
     def finishes(
         self, times: int = 1, *, reason: str = "stop", queue: float = 0.0, prefill: float = 0.05, decode: float = 1.0,
-        outside: float = 0.005, prompt: int = 100, cached: int = 0, output: int = 20, answered: bool = True,
+        outside: float = 0.005, prompt: int = 100, cached: int = 0, output: int = 20, late: float = 0.0,
+        answered: bool = True,
     ) -> None:  # fmt: skip
-        """Requests end. outside: seconds in the front end. answered: the web server counts it now as well."""
-        self.observe("e2e_request_latency_seconds", outside + queue + prefill + decode, times)
+        """Requests end. outside, late: seconds in the front end, before the first token and after the last one.
+        answered: the web server counts it now as well."""
+        self.observe("e2e_request_latency_seconds", outside + queue + prefill + decode + late, times)
         self.observe("request_queue_time_seconds", queue, times)
         self.observe("request_prefill_time_seconds", prefill, times)
         self.observe("request_decode_time_seconds", decode, times)
