@@ -1,6 +1,9 @@
 # docker build --build-arg REVISION=$(git rev-parse HEAD) -t phasewatch .
 # docker run -p 127.0.0.1:9321:9321 -e VLLM_TARGETS=http://vllm-0:8000,http://vllm-1:8000 phasewatch
 # docker run -p 127.0.0.1:9321:9321 -v ./phasewatch.yml:/etc/phasewatch/phasewatch.yml:ro phasewatch
+# docker run -v ./out:/out -u $(id -u) phasewatch export all --out /out
+#
+# The base image is named by tag: its digest could not be looked up where this was written; pin it where you build.
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
@@ -38,6 +41,6 @@ EXPOSE 9321
 STOPSIGNAL SIGTERM
 # http.client, since urllib would ask a proxy that the environment names.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=10s --retries=3 \
-    CMD ["/opt/phasewatch/bin/python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 9321, timeout=3); c.request('GET', '/-/healthy'); sys.exit(c.getresponse().status != 200)"]
+    CMD ["/opt/phasewatch/bin/python", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1:9321', timeout=3); c.request('GET', '/-/healthy'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["/opt/phasewatch/bin/phasewatch"]
 CMD ["serve", "--config.file=/etc/phasewatch/phasewatch.yml", "--web.listen-address=0.0.0.0:9321"]

@@ -7,6 +7,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
 import requests
 
 from phasewatch import demo
@@ -60,3 +61,31 @@ def test_ctrl_c_stops_the_demo_cleanly() -> None:
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=20)
     assert (running.returncode, err.splitlines()[-1]) == (0, "stopped")
+
+
+def test_only_the_replicas_are_served_where_that_is_asked_for() -> None:
+    command = [sys.executable, "-m", "phasewatch", "demo", "--fleet-only", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        urls = dict(running.stdout.readline().split() for _ in range(3))
+        assert list(urls) == ["vllm-0", "vllm-1", "vllm-2"]
+        assert all("vllm:num_requests_running" in requests.get(url, timeout=10).text for url in urls.values())
+        running.send_signal(signal.SIGTERM)
+        out, err = running.communicate(timeout=20)
+    assert (running.returncode, out, err.splitlines()[-1]) == (0, "", "stopped")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--fleet-only", "127.0.0.1"], "phasewatch: "),
+        (["--fleet-only", "127.0.0.1:0", "--web.listen-address", "127.0.0.1:0"], "no meaning with --fleet-only"),
+    ],
+)
+def test_a_fleet_that_cannot_be_served_is_told_in_a_line(more: list[str], told: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "phasewatch", "demo", *more], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert len(ran.stderr.splitlines()) == 1
+    assert told in ran.stderr

@@ -129,6 +129,11 @@ def test_the_commands_of_the_image_make_a_phasewatch_that_runs(image: Image, tmp
     ran = subprocess.run([*entry, "--version"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert phasewatch.__version__ in ran.stdout
+    ran = subprocess.run([*entry, "export", "all", "--out", "out"], cwd=tmp_path, capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    exported = {path.name for path in (tmp_path / "out").rglob("*")}
+    assert {path.name for path in (ROOT / "grafana" / "dashboards").iterdir()} <= exported
+    assert {path.name for path in (ROOT / "config" / "prometheus" / "rules").iterdir()} <= exported
     python = Path(entry[0]).with_name("python")
     where = subprocess.run(
         [python, "-c", "import phasewatch; print(phasewatch.__file__)"],

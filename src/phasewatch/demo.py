@@ -16,13 +16,14 @@ from rich.text import Text
 from phasewatch import show
 from phasewatch.commands import CommandError
 from phasewatch.commands.common import console, listen_address, note
+from phasewatch.commands.replay import wait
 from phasewatch.config_sections import Config
 from phasewatch.core.document import engine_order
 from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.logs import setup_logs
 from phasewatch.service import Service
 from phasewatch.sources.recording import Recording, open_recording
-from phasewatch.sources.replay_server import ReplayServer
+from phasewatch.sources.replay_server import ReplayError, ReplayServer
 from phasewatch.web.server import ListenError, Server
 
 USUAL_PORT = 9321
@@ -53,6 +54,21 @@ def run(duration: float | None, listen: str | None) -> None:
             finally:
                 server.stop()
                 thread.join()
+    note("stopped")
+
+
+def run_fleet(duration: float | None, listen: str) -> None:
+    """Only the replicas, for a phasewatch elsewhere: the first at `listen`, the others on the next ports."""
+    with TemporaryDirectory(prefix="phasewatch-demo-") as folder:
+        try:
+            replicas = ReplayServer(demo_recording(Path(folder)), listen=listen_address(listen), loop=True)
+        except ReplayError as error:
+            raise CommandError(str(error)) from None
+        with replicas:
+            for name, url in replicas.urls.items():
+                print(name, url, flush=True)
+            note("serving again and again (Ctrl-C stops)")
+            wait(replicas.done, duration)
     note("stopped")
 
 
