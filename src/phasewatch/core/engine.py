@@ -141,6 +141,7 @@ class Engine:
                 stall_seconds=self.settings.stall_seconds(self.key.model_name),
                 estimator=self.settings.estimator,
                 seconds_per_prompt_token=self.past.seconds_per_prompt_token(one.steps[0].start),
+                step_seconds=self.past.step_seconds(),
             )
             for seconds, one in windows.items()
         }

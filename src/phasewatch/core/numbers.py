@@ -15,8 +15,12 @@ def numbers(
     stall_seconds: float = 1.0,
     estimator: Estimator = "sums",
     seconds_per_prompt_token: float | None = None,
+    step_seconds: float | None = None,
 ) -> Numbers:
-    """All figures of one window. stall_seconds: gaps longer than this are stalls (objective itl_stall)."""
+    """All figures of one window. stall_seconds: gaps longer than this are stalls (objective itl_stall).
+
+    seconds_per_prompt_token, step_seconds: of the engine's own past, where it has any (phases.rho).
+    """
     return Numbers(
         window_seconds=window.seconds,
         ttft_seconds=_latency(window, "ttft", estimator),
@@ -28,7 +32,7 @@ def numbers(
         queue=_queue(window),
         kv_cache=_kv_cache(window),
         tokens=_tokens(window),
-        rho=rho(window, seconds_per_prompt_token),
+        rho=rho(window, seconds_per_prompt_token, step_seconds),
         speculation=_speculation(window),
     )
 

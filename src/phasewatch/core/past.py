@@ -93,7 +93,6 @@ class Past:
         self._admitted: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_PACES)  # first tokens, prompt tokens
         self._now: Moment | None = None
         self._fresh = 0
-        self._fresh = 0
 
     def remember_step(self, step: Step) -> None:
         """An interval between two pages, at the prefill speed of the last window."""
@@ -126,6 +125,10 @@ class Past:
         alone = (one for one in self._windows if one.at <= before and one.running_max <= 1)
         return _low([one.seconds_per_prompt_token for one in alone if one.seconds_per_prompt_token is not None])
 
+    def step_seconds(self, *, speculating: bool | None = None) -> float | None:
+        """A decode step at running <= 2."""
+        return _usual(one for one in self._unloaded if speculating in (None, one.speculating))
+
     def view(self, now: Moment, steps: Sequence[Step]) -> PastView:
         """What is comparable with `now`, the window of `steps`, among what ended before it began."""
         before = steps[0].start
@@ -141,7 +144,7 @@ class Past:
             if one.tpot and one.at <= before and not one.speculating and abs(self._band(one.batch) - band) <= 1
         ]
         return PastView(
-            unloaded_pace=_usual(one for one in self._unloaded if one.speculating == now.speculating),
+            unloaded_pace=self.step_seconds(speculating=now.speculating),
             same_pace=None if same is None or now.pace is None else now.pace / same,
             same_spread=spread,
             shorter_pace=None if shorter is None or now.pace is None else now.pace / shorter,

@@ -123,24 +123,29 @@ def above_covering_edge(histogram: Histogram, value: float) -> float | None:
     return None
 
 
-def rho(window: Window, seconds_per_token: float | None = None) -> float | None:
+def rho(window: Window, seconds_per_token: float | None = None, step_seconds: float | None = None) -> float | None:
     """Prefill's share of the engine's time, 0 to 1; None where it cannot be told.
 
     Computed prompt tokens per second x seconds per computed token. The latter is the engine's own past at
     running <= 1, else mean prefill time / (computed tokens / steps that carried a prompt). Several API servers
     over-count iterations: without a process start time on the page (single process) only the own past will do.
+    step_seconds: an unloaded decode step, where known: the streams that share a prompt's step would have taken that
+    long anyway, so each prompt counts only for what it adds.
     """
     computed = computed_prompt_tokens(window)
     if computed is None or window.seconds <= 0 or _unbooked_seconds(window) > _MUCH_UNBOOKED * window.seconds:
         return None
     if computed == 0:
         return 0.0
-    if seconds_per_token is None:
+    shared_step = step_seconds or 0.0 if "running" in window.gauges and window.gauges["running"].max > 1 else 0.0
+    if seconds_per_token is not None:
+        spent = computed * seconds_per_token - count_of(window, "ttft") * shared_step
+    else:
         prefill, carried = mean_of(window, "prefill"), prompt_steps(window)
         if prefill is None or not carried or "start_time" not in window.gauges:
             return None
-        seconds_per_token = prefill / (computed / carried)
-    return min(1.0, computed / window.seconds * seconds_per_token)
+        spent = carried * (prefill - shared_step)
+    return min(1.0, max(0.0, spent / window.seconds))
 
 
 def _unbooked_seconds(window: Window) -> float:
