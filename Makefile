@@ -15,7 +15,7 @@ LINTED := src tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint tools browser dashboards grafana-schema lock clean newest-tools
+.PHONY: help demo test lint tools browser dashboards pictures grafana-schema lock clean newest-tools
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -49,6 +49,9 @@ browser: .venv/.dev ## install Debian's chromium where it is missing and we are 
 
 dashboards: .venv/.dev ## rewrite grafana/dashboards from src/phasewatch/dashboards
 	$(BIN)/python -m phasewatch.dashboards
+
+pictures: browser $(PINNED_TOOLS) ## rewrite docs/pictures, README's previews of the dashboards
+	PYTHONPATH=tests $(BIN)/python scripts/preview_dashboards.py
 
 # Made from what Grafana publishes for node; without it one step of checking the dashboards is skipped, and says so.
 grafana-schema:

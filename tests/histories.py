@@ -1,7 +1,7 @@
 """Histories for a real Prometheus: what phasewatch would have exported, as OpenMetrics with timestamps."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class Filled:
     server: Prometheus
     start: float
     end: float
+    step: float = STEP
 
     def ask(self, query: Target, /, scrape: float = STEP, **values: str) -> list[dict[str, Any]]:
         """The series that Grafana would draw, over the whole history."""
@@ -48,7 +49,7 @@ class Filled:
             answer = self.server.get("/api/v1/query", query=expr, time=self.end)
         else:
             answer = self.server.get(
-                "/api/v1/query_range", query=expr, start=self.start, end=self.end, step=max(scrape, STEP)
+                "/api/v1/query_range", query=expr, start=self.start, end=self.end, step=max(scrape, self.step)
             )
         return list(answer["data"]["result"])
 
@@ -189,12 +190,22 @@ LARGE_MOMENTS = (0, 10, 20, 30)
 LARGE_MOMENTS = (0, 10, 20, 30)
 
 
-def moved(text: str) -> Iterator[str]:
+def large_page() -> str:
+    """One page of it, with an alert that fires."""
+    written = Backfill()
+    written.add(scraped(exported(large_fleet(0.0), START)), START)
+    written.add([alert("gpu-0:8000")], START)
+    return text_of(written)
+
+
+def moved(text: str, moments: Sequence[int] = LARGE_MOMENTS) -> Iterator[str]:
+    """The lines of a page at each of these seconds after START; counters grow by one a second."""
     for line in text.splitlines():
         if line.startswith("#"):
             yield f"{line}\n"
             continue
         series, value, _ = line.rsplit(" ", 2)
         step = 1 if "_total{" in series else 0
-        for at in LARGE_MOMENTS:
-            yield f"{series} {float(value) + step * at} {START + at}\n"
+        first = float(value)
+        for at in moments:
+            yield f"{series} {first + step * at} {START + at}\n"

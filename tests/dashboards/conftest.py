@@ -18,7 +18,7 @@ from histories import (
     alert,
     exported,
     incidents,
-    large_fleet,
+    large_page,
     moved,
     raw,
     recorded,
@@ -105,11 +105,7 @@ def silent(filled: Callable[..., Filled]) -> Filled:
 
 @pytest.fixture(scope="session")
 def large_text() -> str:
-    """One page, written once; its counters go on by one a second, its gauges stand still."""
-    written = Backfill()
-    written.add(scraped(exported(large_fleet(0.0), START)), START)
-    written.add([alert("gpu-0:8000")], START)
-    return "".join(moved(text_of(written)))
+    return "".join(moved(large_page()))
 
 
 @pytest.fixture(scope="session")

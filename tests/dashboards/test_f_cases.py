@@ -67,7 +67,7 @@ def test_f05_the_data_source_knows_the_scrape_interval_of_our_prometheus() -> No
 
 @every_board
 def test_f07_no_literal_name_of_a_deployment_in_any_query(board: Json) -> None:
-    ours = {"window", "state", "verdict", "objective", "severity", "alertname", "alertstate"}
+    ours = {"window", "phase", "state", "verdict", "objective", "severity", "alertname", "alertstate"}
     for query in (t["expr"] for p in shown(board) for t in p.get("targets") or ()):
         for selector in selectors(expand(query)):
             for matcher in selector.matchers.matchers:

@@ -15,10 +15,12 @@ from grafana_foundation_sdk.models.text import TextMode
 
 from phasewatch.dashboards.looks import LOOKS, PALETTE
 from phasewatch.dashboards.panels import Dashboard, Panel, Query, Row, Variable
-from phasewatch.dashboards.queries import FLEET, MOST_ENGINES, TARGET
+from phasewatch.dashboards.queries import FLEET, MOST_ENGINES, PHASES, TARGET
 
 TAG = "phasewatch"
 WIDTH = 24
+# A query's cost grows with its points; more than these nobody sees.
+MOST_POINTS = 300
 # The newest of the classic schema. Grafana 13 brings it up to date as it loads it, but takes no newer kind from files.
 SCHEMA_VERSION = 42
 SOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -182,11 +184,9 @@ def _overrides(row: Panel) -> Mapping[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     graph = row.kind in ("timeseries", "stacked")
     for query in row.queries if graph else ():
-        if query.name in LOOKS:
-            found.setdefault(query.name, {}).update(LOOKS[query.name])
-    if row.kind == "stacked":
-        for name in ("queue", "prefill", "decode", "frontend"):
-            found.setdefault(name, {}).update(LOOKS[name])
+        # Phases are the only names that come from a label and have looks.
+        for name in PHASES if query.name == "{{phase}}" else (query.name,):
+            found.setdefault(name, {}).update(LOOKS.get(name, {}))
     for name, unit in row.units.items():
         found.setdefault(name, {}).update({"unit": unit, **(_RIGHT if graph else {})})
     # An empty cell is no empty table: the row's text is for the latter.
@@ -196,7 +196,7 @@ def _overrides(row: Panel) -> Mapping[str, dict[str, Any]]:
         title, more = _LINKS[uid]
         usual = "${__url_time_range}&${datasource:queryparam}&${namespace:queryparam}&${window:queryparam}"
         found.setdefault(column, {})["links"] = [{"title": title, "url": f"/d/{uid}?{usual}{more}"}]
-    return found
+    return {name: properties for name, properties in found.items() if properties}
 
 
 def _timeseries(row: Panel) -> timeseries.Panel:
@@ -209,6 +209,7 @@ def _timeseries(row: Panel) -> timeseries.Panel:
         .fill_opacity(70 if stacked else 0)
         .show_points(common.VisibilityMode.NEVER)
         .span_nulls(False)
+        .max_data_points(MOST_POINTS)
         # Series without a look of their own (engines, models) differ in lightness, which everybody sees.
         .color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.SHADES).fixed_color(PALETTE[0]))
         .legend(
@@ -236,6 +237,7 @@ def _timeline(row: Panel) -> statetimeline.Panel:
         .fill_opacity(85)
         .line_width(0)
         .merge_values(True)
+        .max_data_points(MOST_POINTS)
         .show_value(common.VisibilityMode.AUTO)
         .row_height(0.85)
         .legend(

@@ -1,14 +1,23 @@
 """Capacity: what the fleet does, and how much more it can take."""
 
 from phasewatch.dashboards.panels import Dashboard, Panel, Query, Row
-from phasewatch.dashboards.queries import ENGINE, completions, each, overall, total, weighted
+from phasewatch.dashboards.queries import ENGINE, MODEL, OF_ENGINE, completions, overall, series, total, weighted
 from phasewatch.dashboards.shared import MODEL_NAME, NAMESPACE, WINDOW_OF, engine, target
 
 _NONE = "No engine reports"
-# By engine: tokens that still fit, and the tokens of a mean request.
-_USED = each("kv_cache_usage_ratio", ENGINE, window=False)
-_FREE = f"(1 - {_USED}) * {each('kv_cache_capacity_tokens', ENGINE, window=False)}"
-_REQUEST = f"({each('prompt_tokens_mean', ENGINE)} + {each('output_tokens_mean', ENGINE)})"
+# By engine: tokens that still fit, and how many mean requests those are.
+_FREE = (
+    f"(1 - {series('kv_cache_usage_ratio', ENGINE, window=False)})"
+    f" * {series('kv_cache_capacity_tokens', ENGINE, window=False)}"
+)
+_REQUEST = f"({series('prompt_tokens_mean', ENGINE)} + {series('output_tokens_mean', ENGINE)} > 0)"
+_TOKENS = f"max by ({OF_ENGINE}) ({_FREE})"
+_REQUESTS = f"max by ({OF_ENGINE}) ({_FREE} / ignoring (window) {_REQUEST})"
+
+_BUSIEST = (
+    "topk(20, max by (model_name)"
+    f" (max_over_time({series('model_generation_tokens_per_second', MODEL)}[$__range] @ end())))"
+)
 
 DEMAND = Row(
     "Demand",
@@ -32,7 +41,7 @@ DEMAND = Row(
             (
                 Query(total("arrivals_per_second", ENGINE), "arrivals"),
                 Query(total("admissions_per_second", ENGINE), "admissions"),
-                Query(completions("", ENGINE), "completions"),
+                Query(completions(ENGINE), "completions"),
             ),
             unit="reqps",
             no_value=_NONE,
@@ -41,7 +50,12 @@ DEMAND = Row(
             "timeseries",
             "Output tokens by model",
             "Output tokens a second, by model.",
-            (Query(f"topk(20, {total('generation_tokens_per_second', ENGINE, 'model_name')})", "{{model_name}}"),),
+            (
+                Query(
+                    f"{total('generation_tokens_per_second', ENGINE, 'model_name')} and on (model_name) {_BUSIEST}",
+                    "{{model_name}}",
+                ),
+            ),
             unit="cps",
             no_value=_NONE,
         ),
@@ -65,7 +79,7 @@ HEADROOM = Row(
             "Headroom in KV tokens",
             "Tokens that still fit into the KV caches, engines added; the scarcest engine on its own, since a request"
             " cannot be split. Zero: the next request waits or evicts another.",
-            (Query(f"sum ({_FREE})", "all engines"), Query(f"min ({_FREE})", "scarcest engine")),
+            (Query(f"sum ({_TOKENS})", "all engines"), Query(f"min ({_TOKENS})", "scarcest engine")),
             unit="short",
             no_value="The size of the KV cache is not on these engines' pages",
         ),
@@ -74,10 +88,7 @@ HEADROOM = Row(
             "Headroom in requests",
             "The same in requests of the present mean prompt and output length. Prefill and the batch limit may stop it"
             " earlier: see the share of engine time and running.",
-            (
-                Query(f"sum ({_FREE} / ({_REQUEST} > 0))", "all engines"),
-                Query(f"min ({_FREE} / ({_REQUEST} > 0))", "scarcest engine"),
-            ),
+            (Query(f"sum ({_REQUESTS})", "all engines"), Query(f"min ({_REQUESTS})", "scarcest engine")),
             unit="short",
             no_value="No finished requests in the window, or no size of the KV cache",
         ),

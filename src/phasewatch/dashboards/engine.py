@@ -3,7 +3,7 @@
 from phasewatch.dashboards.looks import TIMELINE
 from phasewatch.dashboards.panels import Dashboard, Panel, Query, Row
 from phasewatch.dashboards.queries import ENGINE as THIS
-from phasewatch.dashboards.queries import FLEET, OF_ENGINE, each, overall, verdict_number, weighted
+from phasewatch.dashboards.queries import FLEET, OF_ENGINE, each, overall, phases, verdict_number
 from phasewatch.dashboards.shared import (
     BOUNDS,
     ENGINE,
@@ -100,7 +100,7 @@ LATENCY = Row(
             "stacked",
             "Phases",
             "Exact mean seconds a finished request spent in each phase. The largest area is where to look.",
-            (Query(weighted("phase_mean_seconds", "e2e_observations", THIS, "phase"), "{{phase}}"),),
+            phases(THIS),
             unit="s",
             no_value="No request finished in the window",
         ),

@@ -54,7 +54,7 @@ NOW = Row(
             links={"model": TRIAGE},
             no_value="No model is known yet",
             width=16,
-            height=7,
+            height=6,
         ),
         Panel(
             "bars",
@@ -64,7 +64,7 @@ NOW = Row(
             (_STATES,),
             no_value="No engine is watched",
             width=8,
-            height=7,
+            height=6,
         ),
         Panel(
             "table",
@@ -174,7 +174,7 @@ WORST = Row(
             sort="TTFT p99",
             no_value="No replica has traffic, and all answer",
             width=24,
-            height=9,
+            height=7,
         ),
     ),
 )

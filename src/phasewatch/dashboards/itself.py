@@ -13,6 +13,10 @@ def _target(name: str, aggregation: str = "max") -> str:
 
 
 _RESTARTS = f"sum by (target) (increase(phasewatch_target_restarts_total{{{TARGET}}}[$__range]))"
+_OLDEST = (
+    "bottomk(20, max by (target)"
+    f" (last_over_time(phasewatch_target_last_success_timestamp_seconds{{{TARGET}}}[$__range] @ end())))"
+)
 # Prometheus' own series about scraping phasewatch, whatever the job is called.
 _OURS = "and on (instance, job) phasewatch_build_info"
 
@@ -111,7 +115,7 @@ FRESHNESS = Row(
             "The 20 oldest. More than three intervals: the target is down, and its numbers are not exported.",
             (
                 Query(
-                    f"topk(20, time() - {_target('last_success_timestamp_seconds')}) > 0",
+                    f"time() - {_target('last_success_timestamp_seconds')} and on (target) {_OLDEST}",
                     "{{target}}",
                 ),
             ),

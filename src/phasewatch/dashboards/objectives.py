@@ -50,7 +50,9 @@ def _missed(selector: str) -> str:
     by = "max by (model_name, objective, severity)"
     missed = f"phasewatch_model_objective_missed{{{selector}}}"
     surely = f"phasewatch_model_objective_missed_surely{{{selector}}}"
-    return f"topk(30, {by} ({missed}) + {by} ({surely}))"
+    # Which 30 is settled once for the range: those that were ever missed first.
+    few = f"topk(30, {by} (max_over_time({missed}[$__range] @ end())))"
+    return f"{by} ({missed}) + {by} ({surely}) and on (model_name, objective, severity) {few}"
 
 
 def _row(family: str, what: str) -> Row:

@@ -8,6 +8,7 @@ from phasewatch.dashboards.queries import (
     ENGINE,
     each,
     overall,
+    phases,
     total,
     verdict_number,
     weighted,
@@ -83,7 +84,7 @@ WHAT = Row(
             values=TIMELINE,
             no_value="No engine is watched, or none of these variables' values exists in this range",
             width=24,
-            height=9,
+            height=7,
         ),
         Panel(
             "table",
@@ -109,7 +110,7 @@ WHAT = Row(
             sort="Share of the excess",
             no_value="No cause: no symptom, or none of the causes is proven",
             width=24,
-            height=6,
+            height=5,
         ),
     ),
 )
@@ -121,7 +122,7 @@ TIME = Row(
             "Phases",
             "Exact mean seconds a finished request spent in each phase, all engines shown together, each by its number"
             " of requests. The largest area is where to look. Requests still waiting are not in it: see expected wait.",
-            (Query(weighted("phase_mean_seconds", "e2e_observations", ENGINE, "phase"), "{{phase}}"),),
+            phases(ENGINE),
             unit="s",
             no_value="No request finished in the window",
         ),
