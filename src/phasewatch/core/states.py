@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from phasewatch.core.model import Snapshot, Step
 from phasewatch.core.settings import Thresholds
@@ -34,7 +35,8 @@ class Progress:
     answered_without_step: float = 0.0  # 2xx HTTP finishes since then
     fds_at_move: float | None = None
     fds: float | None = None
-    fds_rising_scrapes: int = 0
+    piled_scrapes: int = 0  # in a row with connections piled up and none of them gone
+    piled_at: float = 0.0
     admitted_at: float = 0.0
     waiting_scrapes: int = 0
     running_at_finish: float | None = None  # running after the last finish that nobody's admission followed
@@ -83,7 +85,7 @@ def advance(progress: Progress, step: Step, page: Snapshot, thresholds: Threshol
         now,
         http_known="http_finishes" in step.increases,
         http_quiet_scrapes=0 if http > 0 else progress.http_quiet_scrapes + 1,
-        fds_rising_scrapes=_rising(progress, page),
+        **_piled(progress, page, thresholds),
         tokens_flow=step.increases.get("generation_tokens", 0.0) > 0,
     )
     now = _admission(now, step, page)
@@ -106,7 +108,7 @@ def advance(progress: Progress, step: Step, page: Snapshot, thresholds: Threshol
         answered_without_step=0.0,
         longest_step=progress.longest_step if stalled or progress.work == 0 else max(progress.longest_step, quiet),
         fds_at_move=page.gauges.get("open_fds"),
-        fds_rising_scrapes=0,
+        piled_scrapes=0,
     )
 
 
@@ -138,11 +140,17 @@ def _has_finished(page: Snapshot) -> bool:
     return ttft is not None and ttft.count > page.gauges.get("running", inf)
 
 
-def _rising(progress: Progress, page: Snapshot) -> int:
+def _piled(progress: Progress, page: Snapshot, thresholds: Thresholds) -> dict[str, Any]:
+    """Since when, and for how many scrapes, more connections have been open than when the last step ran."""
     fds = page.gauges.get("open_fds")
-    if fds is None or progress.fds is None or fds < progress.fds:
-        return 0
-    return progress.fds_rising_scrapes + 1
+    if fds is None or progress.fds is None or progress.fds_at_move is None or fds < progress.fds:
+        return {"piled_scrapes": 0}
+    if fds - progress.fds_at_move < thresholds.connections_above_rest:
+        return {"piled_scrapes": 0}
+    return {
+        "piled_scrapes": progress.piled_scrapes + 1,
+        "piled_at": progress.piled_at if progress.piled_scrapes else page.at,
+    }
 
 
 def _admission(now: Progress, step: Step, page: Snapshot) -> Progress:
@@ -196,10 +204,8 @@ def engine_stall(progress: Progress, thresholds: Thresholds) -> Stall | None:
         certain = progress.http_known and progress.seen_moving and few_left
         return Stall("engine_stalled", progress.moved_at, quiet, certain, "work")
     piling = (
-        progress.fds is not None
-        and progress.fds_at_move is not None
-        and progress.fds - progress.fds_at_move >= thresholds.connections_above_rest
-        and progress.fds_rising_scrapes >= thresholds.stall_scrapes
+        progress.piled_scrapes >= thresholds.stall_scrapes
+        and progress.last_at - progress.piled_at >= thresholds.stall_seconds
         and progress.http_quiet_scrapes >= thresholds.stall_scrapes
     )
     return Stall("engine_stalled", progress.moved_at, quiet, False, "connections") if piling else None
