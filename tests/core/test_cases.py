@@ -171,7 +171,9 @@ def test_an_idle_engine_is_no_stall_and_connections_that_pile_up_on_one_are_of_l
     def connects() -> None:
         server.fds += 1
 
-    report = scene.after(max(10, 4 * interval), connects)
+    # Three of them make a pile; it must stay one for 10 s and three scrapes.
+    assert answer(scene.after(3 * interval, connects)) == "idle"
+    report = scene.after(max(10, 3 * interval) + interval, connects)
     assert (answer(report), report.state, report.confidence) == ("engine_stalled", "idle", "low")
     assert "one probe request" in report.summary
 
@@ -352,8 +354,9 @@ def test_b05_prefill_takes_the_mean_share_of_several_engines_not_their_sum() -> 
 
     fleet = scene.rounds(70, traffic)[-1]
     shares = [report.numbers.rho for report in fleet.engines if report.numbers is not None]
-    assert shares == [pytest.approx(0.32)] * 3
-    assert only_model(fleet).windows[60.0].rho == pytest.approx(0.32)
+    # 2 prompts a second x 0.16 s each; where streams share a step, less the step that they would have taken anyway.
+    assert shares == [pytest.approx(0.32, rel=0.05)] * 3
+    assert only_model(fleet).windows[60.0].rho == pytest.approx(shares[0])
 
 
 def test_b11_replicas_with_different_token_edges_merge_by_edge_in_the_model() -> None:

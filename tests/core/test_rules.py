@@ -124,19 +124,25 @@ def test_without_the_size_of_the_pool_a_full_one_is_told_by_its_usage_with_low_c
     assert (answer(report), report.confidence) == ("queue_kv_cache", "low")
 
 
-def test_prompts_shorter_than_the_batch_hide_prefills_share_of_time_and_the_confidence_is_low() -> None:
+@pytest.mark.parametrize(("prefill", "confidence"), [(0.005, "high"), (0.8, "low")])
+def test_where_prompts_shorter_than_the_batch_hide_prefills_share_of_time_its_bound_decides_the_confidence(
+    prefill: float, confidence: str
+) -> None:
     def short_prompts(server: Server) -> None:
-        grows(server.engine, 40, running=256, kv=0.5).serves(40, queue=12.0, prompt=100, output=300, batch=256)
+        grows(server.engine, 40, running=256, kv=0.5).serves(
+            40, queue=12.0, prompt=100, prefill=prefill, output=300, batch=256
+        )
 
     report = after(short_prompts)
     assert report.numbers is not None
     assert report.numbers.rho is None
-    assert (answer(report), report.confidence) == ("queue_batch_limit", "low")
+    assert (answer(report), report.confidence) == ("queue_batch_limit", confidence)
 
 
-def test_without_prefills_share_of_time_a_full_batch_is_told_with_low_confidence() -> None:
+def test_without_process_metrics_a_full_batch_is_told_with_less_confidence() -> None:
     report = after(full_batch, server=Server(process=False))
-    assert (answer(report), report.confidence) == ("queue_batch_limit", "low")
+    assert (answer(report), report.confidence) == ("queue_batch_limit", "medium")
+    assert "start_time" in report.missing
 
 
 @pytest.mark.parametrize("traffic", [full_batch, full_pool, long_prompts, large_batch, evictions, shared_steps])
