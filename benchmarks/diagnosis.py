@@ -192,7 +192,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
         where = f"{stretch.start:.0f}-{stretch.end:.0f} s"
         yield f"  {where:<12} {'|'.join(stretch.accept):<44} {share:>5.0%}{missed}"
     course = [(label, [at for at, _ in said]) for label, said in groupby(outcome.said, key=lambda one: one[1])]
-    yield "  said: " + ", ".join(f"{label} {[*ats][0]:.0f}" for label, ats in course)
+    yield "  said: " + ", ".join(f"{label} {next(iter(ats)):.0f}" for label, ats in course)
 
 
 def summary(outcome: Outcome) -> str:
@@ -260,15 +260,15 @@ def main(
     for kind, group in groupby(sorted(counted, key=lambda one: one.cause), key=lambda one: one.cause):
         of_kind = list(group)
         delays = [one.onset_delay for one in of_kind if one.onset_delay is not None]
+        first = sum(map(top1, of_kind))
         print(
-            f"{kind:<24} {len(of_kind):>7}  {sum(top1(one) for one in of_kind):>5} ({sum(map(top1, of_kind)) / len(of_kind):>4.0%})"
+            f"{kind:<24} {len(of_kind):>7}  {first:>5} ({first / len(of_kind):>4.0%})"
             f"  {sum(mean_share(one) for one in of_kind) / len(of_kind):>11.1%}"
             f"  {f'{median(delays):.0f} s' if delays else '-':>12}  {sum(one.false_seconds for one in of_kind):>9.0f} s"
         )
     right = sum(top1(one) for one in counted)
-    print(
-        f"\ntop-1 right: {right} of {len(counted)} ({right / len(counted):.1%})\n\nconfusion (share of judged documents)"
-    )
+    print(f"\ntop-1 right: {right} of {len(counted)} ({right / len(counted):.1%})")
+    print("\nconfusion (share of judged documents)")
     print(*confusion(counted), sep="\n")
 
 
