@@ -119,9 +119,15 @@ def _verdict_line(engine: EngineReport, at: float) -> Text:
     return line
 
 
+# Symptoms whose value is a share, not a time, and of what.
+_SHARES = {"itl_stall": " of the streaming time in gaps", "requests_failing": " of the requests", "gave_up": " of them"}
+
+
 def _symptom(symptom: Symptom) -> str:
     limit = f" over {seconds(symptom.limit_seconds)}" if symptom.limit_seconds is not None else ""
     value = f" {estimate(symptom.value, bounds=False)}" if symptom.value is not None else ""
+    if symptom.objective in _SHARES and symptom.value is not None:
+        value = f" {ratio(symptom.value.value)}{_SHARES[symptom.objective]}"
     return f"{symptom.objective}{value}{limit}{'' if symptom.surely else ' (possibly)'}"
 
 

@@ -23,11 +23,15 @@ def count_of(window: Window, name: str) -> float:
 
 
 def steady(window: Window, thresholds: Thresholds) -> bool:
-    """Whether first tokens and finishes are of about the same requests, so that their means may be subtracted."""
+    """Whether first tokens and finishes are of about the same requests, so that their means may be subtracted.
+
+    As many of one as of the other, and no queue that grew or shrank meanwhile: those who come out of a growing queue
+    waited longer than those who finish.
+    """
     first, finished = count_of(window, "ttft"), count_of(window, "e2e")
-    return min(first, finished) >= _ENOUGH_FOR_FRONTEND and abs(first - finished) <= thresholds.steady_difference * max(
-        first, finished
-    )
+    queued = sum(step.after.get("waiting", 0.0) - step.before.get("waiting", 0.0) for step in window.steps)
+    most = thresholds.steady_difference * max(first, finished)
+    return min(first, finished) >= _ENOUGH_FOR_FRONTEND and abs(first - finished) <= most and abs(queued) <= most
 
 
 def frontend_seconds(window: Window, thresholds: Thresholds) -> float | None:

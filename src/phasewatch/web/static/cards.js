@@ -126,12 +126,15 @@ function cause(one, lead, told) {
     one.would_change_my_mind ? el("p", { class: "soft" }, `Doubt it if: ${one.would_change_my_mind}`) : null);
 }
 
+// Symptoms whose value is a share, not a time.
+const SHARES = ["itl_stall", "requests_failing", "gave_up"];
+
 function more(engine, isOpen) {
   const parts = engine.causes.map((one, index) =>
     cause(one, index === 0, engine.causes.slice(0, index).some((before) => before.verdict === one.verdict)));
   if (engine.symptoms.length) {
     parts.push(el("p", {}, "Symptoms: ", engine.symptoms.map((s) =>
-      `${words(s.objective)}${s.value ? ` ${estimate(s.value).filter(Boolean).join(" ")}` : ""}` +
+      `${words(s.objective)}${s.value ? ` ${SHARES.includes(s.objective) ? ratio(s.value.value) : estimate(s.value).filter(Boolean).join(" ")}` : ""}` +
       `${s.limit_seconds == null ? "" : `, limit ${seconds(s.limit_seconds)}`} (${s.surely ? "sure" : "possible"}, ${s.severity})`).join("; ")));
   }
   if (engine.advisories.length) parts.push(el("ul", {}, ...engine.advisories.map((a) => el("li", {}, `${a.summary} ${a.remedy}`))));
