@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -279,11 +280,16 @@ def _same_round(live: Live, document: dict[str, Any], shown: list[tuple[dict[str
 
 
 def agree(one: list[tuple[float, str]], other: list[tuple[float, str]]) -> None:
-    """What either said after both had warmed up, the other said at about the same moment."""
+    """What either said for a while after both had warmed up, the other said at about the same moment.
+
+    What was said for no longer than the shift may have come and gone between two evaluations of the other.
+    """
     until = min(one[-1][0], other[-1][0])
     begin = max(next(at for at, said in each if said != "warming_up") for each in (one, other))
     for said_here, said_there in ((one, other), (other, one)):
-        compared = [(at, said) for at, said in said_here if begin <= at <= until - SHIFT and said != "stale"]
+        runs = [list(run) for _, run in groupby(said_here, key=lambda one: one[1])]
+        lasting = [one for run in runs if run[-1][0] - run[0][0] > SHIFT for one in run]
+        compared = [(at, said) for at, said in lasting if begin <= at <= until - SHIFT and said != "stale"]
         assert len(compared) >= 5, (one, other)
         for at, said in compared:
             near = {there for moment, there in said_there if abs(moment - at) <= SHIFT}
