@@ -102,6 +102,10 @@ class Scraper:
         self._session.headers.update(
             {"Accept": ACCEPT, "Accept-Encoding": "gzip", "User-Agent": f"phasewatch/{__version__}", **(headers or {})}
         )
+        server = urlsplit(target.url).netloc
+        if "%" in server:
+            # A zone is this machine's own business; older Pythons (3.11.2) would send it to the server.
+            self._session.headers["Host"] = f"{server.partition('%')[0]}]{server.rpartition(']')[2]}"
         for scheme in DEFAULT_PORTS:
             self._session.mount(f"{scheme}://", LineAdapter(self._line))
 
