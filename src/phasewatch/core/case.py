@@ -18,7 +18,7 @@ from phasewatch.core.phases import (
     pace_without_prefill,
     prefill_part,
 )
-from phasewatch.core.settings import Limits, Thresholds
+from phasewatch.core.settings import Limits, Thresholds, stall_seconds
 from phasewatch.core.states import stepped, work_in_hand
 from phasewatch.core.symptoms import family_of, wait_limit
 from phasewatch.core.window import scrapes
@@ -231,8 +231,7 @@ class Case:
 
     @property
     def stall_limit(self) -> float:
-        limit = self.limits.get("itl_stall")
-        return 1.0 if limit is None else limit.warning
+        return stall_seconds(self.limits)
 
     def gaps_over(self, limit: float) -> float | None:
         """Seconds of streaming spent in gaps over a limit."""

@@ -21,17 +21,18 @@ def numbers(
 
     seconds_per_prompt_token, step_seconds: of the engine's own past, where it has any (phases.rho).
     """
+    tpot = _tpot(window, estimator)
     return Numbers(
         window_seconds=window.seconds,
         ttft_seconds=_latency(window, "ttft", estimator),
         itl_seconds=_latency(window, "itl", estimator),
-        tpot_seconds=_tpot(window, estimator),
+        tpot_seconds=tpot,
         e2e_seconds=_latency(window, "e2e", estimator),
         itl_stalled_ratio=stalled_ratio(window.histograms.get("itl"), stall_seconds),
         phases=phases(window, thresholds),
         queue=_queue(window),
         kv_cache=_kv_cache(window),
-        tokens=_tokens(window),
+        tokens=_tokens(window, tpot.mean),
         rho=rho(window, seconds_per_prompt_token, step_seconds),
         speculation=_speculation(window),
     )
@@ -198,13 +199,12 @@ def _kv_cache(window: Window) -> KvCache:
     )
 
 
-def _tokens(window: Window) -> Tokens:
+def _tokens(window: Window, tpot: float | None) -> Tokens:
     computed = computed_prompt_tokens(window)
     first = count_of(window, "ttft")
     prompt_mean = _length(window, "prompt_length", "prompt_tokens")
     output_mean = mean_of(window, "output_length")
     prefill, lengths = window.histograms.get("prefill"), window.histograms.get("computed_prompt_length")
-    tpot = _tpot(window, "interpolation").mean
     comparable = prefill is not None and lengths is not None and mean_of(window, "prefill") is not None
     return Tokens(
         prompt_per_second=_rate(window, "prompt_tokens"),

@@ -45,6 +45,11 @@ def override(limits: Limits, changes: Limits) -> Limits:
     return kept | dict(changes)
 
 
+def stall_seconds(limits: Limits) -> float:
+    """Gaps longer than this are stalls, whether or not they are an objective."""
+    return limits.get("itl_stall", _STALL).warning
+
+
 @dataclass(frozen=True, slots=True)
 class Objectives:
     """Limits for every model, and changes for some. An empty mapping judges nothing."""
@@ -140,6 +145,5 @@ class Settings:
     estimator: Estimator = "sums"
 
     def stall_seconds(self, model_name: str) -> float:
-        """Gaps longer than this are stalls, whether or not they are an objective."""
-        limit = self.objectives.of(model_name).get("itl_stall", _STALL)
-        return limit.warning
+        """What counts as a stall on this model."""
+        return stall_seconds(self.objectives.of(model_name))

@@ -8,7 +8,7 @@ from phasewatch.core.histogram import count_above
 from phasewatch.core.model import Cause, Confidence, Numbers, Snapshot, State, Symptom, Window
 from phasewatch.core.numbers import numbers
 from phasewatch.core.remedies import REMEDIES
-from phasewatch.core.settings import Limits, Settings
+from phasewatch.core.settings import Limits, Settings, stall_seconds
 from phasewatch.core.states import Progress, Stall, stepped, work_in_hand
 from phasewatch.core.symptoms import Judged, family_of, judge, other_symptoms, slower_than_past
 from phasewatch.core.window import window
@@ -125,8 +125,7 @@ def _after_standstill(
 ) -> Opinion:
     """The standstill, easing, explains the symptoms that go away without it; the rows judge what is left."""
     thresholds = settings.thresholds
-    stall_limit = limits["itl_stall"].warning if "itl_stall" in limits else 1.0
-    figures = numbers(remaining, thresholds, stall_seconds=stall_limit)
+    figures = numbers(remaining, thresholds, stall_seconds=stall_seconds(limits))
     left = {one.symptom: one.ratio for one in judge(remaining, figures, limits, thresholds) if one.missed}
     left |= other_symptoms(remaining, figures, limits, thresholds, wait_over_before=wait_over_before)
     explained = [one for one in symptoms if one.objective not in {other.objective for other in left}]

@@ -67,15 +67,11 @@ def window(steps: Sequence[Step]) -> Window | None:
     """Add steps (in time order, of one engine) up; None without any."""
     if not steps:
         return None
-    increases: dict[str, float] = {}
-    for one in steps:
-        for name, value in one.increases.items():
-            increases[name] = increases.get(name, 0.0) + value
     return Window(
         seconds=sum(one.seconds for one in steps),
         steps=tuple(steps),
         gauges=_gauges(steps),
-        increases=increases,
+        increases=_added(one.increases for one in steps),
         histograms=_merged(one.histograms for one in steps),
         restarts=sum(one.restarted for one in steps),
     )
@@ -99,18 +95,22 @@ def fleet_window(windows: Sequence[Window]) -> Window | None:
         parts = [one.gauges[name] for one in windows if name in one.gauges]
         join = max if BY_NAME[name].fleet == "max" else sum
         gauges[name] = GaugeWindow(*(join(getattr(part, kind) for part in parts) for kind in ("last", "mean", "max")))
-    increases: dict[str, float] = {}
-    for one in windows:
-        for name, value in one.increases.items():
-            increases[name] = increases.get(name, 0.0) + value
     return Window(
         seconds=max(one.seconds for one in windows),
         steps=tuple(sorted((part for one in windows for part in one.steps), key=lambda part: part.end)),
         gauges=gauges,
-        increases=increases,
+        increases=_added(one.increases for one in windows),
         histograms=_merged(one.histograms for one in windows),
         restarts=sum(one.restarts for one in windows),
     )
+
+
+def _added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    added: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            added[name] = added.get(name, 0.0) + value
+    return added
 
 
 def _merged(parts: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:

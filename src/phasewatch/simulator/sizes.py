@@ -72,9 +72,6 @@ class Base:
         """Seconds a decode step takes with `busy` streams and no prompt in it."""
         return self.machine.decode_seconds(busy, self.prompt + self.output / 2)
 
-    def prefill_share(self, rate: float, prompt: float | None = None) -> float:
-        return rate * (self.prompt if prompt is None else prompt) * self.machine.prefill_token_seconds
-
     def ttft(self, prompt: float) -> float:
         """Unloaded seconds to the first token, in chunks of the token budget."""
         chunks = math.ceil(prompt / self.flags.max_num_batched_tokens)
