@@ -60,7 +60,8 @@ def exit_code(fleet: Fleet) -> int:
     verdicts = {e.verdict for e in fleet.engines}
     if verdicts - {None, "healthy"} or states & {"stale", "down", "no_engine_metrics"}:
         return EXIT_UNHEALTHY
-    return EXIT_NOTHING_READ if "warming_up" in states or not states else 0
+    undecided = "warming_up" in states or any(e.state == "serving" and e.verdict is None for e in fleet.engines)
+    return EXIT_NOTHING_READ if undecided or not states else 0
 
 
 def _recorded(text: str, recording: Recording, settings: Settings, at: float | None, several: bool) -> Fleet:

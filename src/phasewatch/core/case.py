@@ -78,7 +78,10 @@ class Case:
         not mainly for something else (remote KV, grammar, LoRA)."""
         name, gauges = waiting_for_capacity(self.window), self.window.gauges
         at = [index for index, page in enumerate(self.pages) if page.get(name, 0.0) > 0]
-        if not at or ("waiting_deferred" in gauges and gauges["waiting_deferred"].mean > gauges[name].mean):
+        # A window has a gauge only where its last page has: else nothing is known of a queue now.
+        if not at or name not in gauges:
+            return False
+        if "waiting_deferred" in gauges and gauges["waiting_deferred"].mean > gauges[name].mean:
             return False
         return len(at) / (at[-1] - at[0] + 1) > self.thresholds.most_scrapes
 
@@ -96,6 +99,8 @@ class Case:
         held = [page for page in self.pages if page.get("waiting_deferred", 0.0) > 0]
         short = [page for page in held if self.kv_short(page)]
         most = self.thresholds.most_scrapes
+        if "waiting_deferred" not in self.window.gauges:
+            return False
         return self.from_elsewhere and len(held) / len(self.pages) > most and len(short) / len(held) > most
 
     @cached_property
@@ -240,7 +245,9 @@ class Case:
     def gaps_among_unfinished_prompts(self, limit: float) -> float:
         """Seconds in gaps over a limit, in intervals through which prompts were computed that are not booked yet."""
         return sum(
-            seconds_over(step.histograms["itl"], limit) for step in self.window.steps if unfinished_prompts(step)
+            seconds_over(step.histograms["itl"], limit)
+            for step in self.window.steps
+            if "itl" in step.histograms and unfinished_prompts(step)
         )
 
     def preempted_gaps(self) -> float:

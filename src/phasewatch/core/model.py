@@ -99,7 +99,7 @@ class GaugeWindow:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What changed over `seconds` really covered. Signals that no page of the window had are absent."""
+    """What changed over `seconds` really covered. Absent: gauges its last page lacks, other signals no page had."""
 
     seconds: float
     steps: tuple[Step, ...]

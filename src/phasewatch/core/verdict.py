@@ -1,6 +1,6 @@
 """One engine's window -> an opinion: healthy, a cause, unknown, or none at all. Holding it over time: states.hold."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from phasewatch.core.diagnose import Background, diagnose, has
@@ -77,10 +77,12 @@ def _healthy(judged: Window, figures: Numbers, verdicts: tuple[Judged, ...], lim
         return Opinion(
             "unknown", "low", "Requests run, but the page has neither TTFT nor ITL: no objective can be judged."
         )
-    known = {family_of(one.objective) for one in verdicts}
     families = dict.fromkeys(name.partition("_")[0] for name in limits)
+    if not verdicts:
+        return Opinion(None, None, _nothing_judged(families))
+    known = {family_of(one.objective) for one in verdicts}
     unjudged = [family for family in families if family not in known and not has(judged, family)]
-    sure = bool(verdicts) and all(one.surely_met for one in verdicts) and not unjudged
+    sure = all(one.surely_met for one in verdicts) and not unjudged
     ttft, itl = figures.ttft_seconds, figures.itl_seconds
     parts = [
         f"{name} p99 {seconds(latency.p99.value)}"
@@ -91,6 +93,13 @@ def _healthy(judged: Window, figures: Numbers, verdicts: tuple[Judged, ...], lim
     if unjudged:
         summary += f" Not judged, for want of the signal: {', '.join(unjudged)}."
     return Opinion("healthy", "high" if sure else "medium", summary)
+
+
+def _nothing_judged(families: Iterable[str]) -> str:
+    names = [family if family == "e2e" else family.upper() for family in families]
+    if not names:
+        return "Nothing to judge: this model has no objective."
+    return f"Nothing to judge yet: no observation of {' or '.join(names)} in this window."
 
 
 def without_standstill(judged: Window, stall: Stall | None, until: float, settings: Settings) -> Window:
