@@ -11,7 +11,7 @@ export PIP_ROOT_USER_ACTION := ignore
 # testing carries the newest one and is left out, with its reason, where it cannot be fetched.
 PINNED_TOOLS := .cache/debian/bookworm/fetched
 NEWEST_TOOLS := .cache/debian/testing/fetched
-LINTED := src tests $(wildcard benchmarks)
+LINTED := src tests tools benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -47,8 +47,8 @@ browser: .venv/.dev ## install Debian's chromium where it is missing and we are 
 	elif test "$$(id -u)" = 0; then scripts/apt-install.sh chromium libatomic1; \
 	else echo "make: no /usr/bin/chromium or no libatomic1, and not root: browser tests cannot run" >&2; fi
 
-dashboards: .venv/.dev ## rewrite grafana/dashboards from src/phasewatch/dashboards
-	$(BIN)/python -m phasewatch.dashboards
+dashboards: .venv/.dev ## rewrite grafana/dashboards from tools/dashboards
+	$(BIN)/python -m tools.dashboards
 
 pictures: browser $(PINNED_TOOLS) ## rewrite docs/pictures, README's previews of the dashboards
 	PYTHONPATH=tests $(BIN)/python scripts/preview_dashboards.py

@@ -3,7 +3,7 @@
     python -m benchmarks.diagnosis RECORDINGS [--simulated SEEDS] [--interval S] [--step S]
 
 RECORDINGS: a folder of recordings with an expected.json (objectives, stretches to judge, right verdicts, onset).
-Simulated: every kind of phasewatch.simulator x SEEDS; an incident counts only if users felt it (simulator.judge).
+Simulated: every kind of tools.simulator x SEEDS; an incident counts only if users felt it (simulator.judge).
 A document counts by its leading verdict, or by its state where the verdict is null.
 """
 
@@ -20,12 +20,12 @@ from typing import Annotated, Any
 
 import typer
 
-from phasewatch.core.exposition import parse
 from phasewatch.core.model import Fleet
+from phasewatch.core.pages.exposition import parse
 from phasewatch.core.settings import Limit, Objectives, Settings, parse_objectives
 from phasewatch.core.watch import Watcher
-from phasewatch.simulator import judge, recording, scenarios, simulation
 from phasewatch.sources.recording import open_recording, timeline
+from tools.simulator import judge, recording, scenarios, simulation
 
 QUIET = ("healthy", "idle")
 

@@ -30,12 +30,12 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from phasewatch.core import sums
-from phasewatch.core.exposition import parse
-from phasewatch.core.histogram import merge
+from phasewatch.core.measures import percentile_fit as sums
+from phasewatch.core.measures.histogram import merge
+from phasewatch.core.measures.quantile import PERCENTILES, estimate, latency
+from phasewatch.core.measures.window import step
 from phasewatch.core.model import Histogram, Page, Step
-from phasewatch.core.quantile import PERCENTILES, estimate, latency
-from phasewatch.core.window import step
+from phasewatch.core.pages.exposition import parse
 from phasewatch.sources.recording import RecordingError, open_recording
 
 INTERVALS = (2.0, 4.0, 6.0, 10.0)

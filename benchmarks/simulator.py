@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from phasewatch.simulator.config import Arrival, Config, Faults, Flags, FrontEnd, Machine, Server, Speculation
-from phasewatch.simulator.simulation import DownError, Fleet
-from phasewatch.simulator.speed import stop_and_go
+from tools.simulator.config import Arrival, Config, Faults, Flags, FrontEnd, Machine, Server, Speculation
+from tools.simulator.simulation import DownError, Fleet
+from tools.simulator.speed import stop_and_go
 
 STEP_SECONDS = 0.040
 PREFILL_TOKEN_SECONDS = 2.2 / 3200

@@ -17,9 +17,9 @@ from playwright.sync_api import sync_playwright
 
 from boards import BOARDS, Target, shown
 from histories import CONFIG, START, STEP, Filled, exported, scraped, text_of
+from phasewatch.commands.demo import OBJECTIVES, demo_recording
 from phasewatch.core.settings import Settings, parse_objectives
-from phasewatch.demo import OBJECTIVES, demo_recording
-from phasewatch.sources.openmetrics import Backfill
+from phasewatch.outputs.backfill import Backfill
 from phasewatch.sources.recording import Recording
 from phasewatch.sources.replaying import replay
 from support import SUITES, Tools, start_prometheus

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+from phasewatch.outputs.replay_server import Track
 from phasewatch.sources.recording import open_recording
-from phasewatch.sources.replay_server import Track
 from support import HttpServer
 
 _COUNTED = re.compile(r"^([^\s#{]+(?:_total|_sum|_count|_bucket)(?:\{.*\})?) (\S+)$", re.MULTILINE)

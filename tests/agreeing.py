@@ -11,9 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
-from phasewatch import show, show_fleet
+from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import CONFIDENCES, STATES, EngineReport, Fleet
-from phasewatch.core.verdicts import VERDICTS
+from phasewatch.outputs import lines as show
+from phasewatch.outputs import terminal as show_fleet
 from support import ROOT
 
 # (name without prefix, labels) -> value, as exported.series and a real Prometheus have them
@@ -49,7 +50,7 @@ WINDOWED: dict[str, str] = {
     "output_tokens_mean": "tokens.output_mean",
     "prefill_speed_tokens_per_second": "tokens.prefill_speed",
     "decode_speed_tokens_per_second": "tokens.decode_speed",
-    "prefill_time_ratio": "rho",
+    "prefill_time_ratio": "prefill_time_ratio",
     "speculation_acceptance_ratio": "speculation.acceptance_ratio",
 }  # fmt: skip
 # They stand still with the engine: not exported while gauges_stale.
@@ -73,7 +74,7 @@ EVIDENCE = {
     "admissions_per_second": "queue.admissions_per_second",
     "expected_wait_seconds": "queue.expected_wait_seconds",
     "waiting_last": "queue.waiting",
-    "rho": "rho",
+    "prefill_time_ratio": "prefill_time_ratio",
     "itl_stalled_ratio": "itl_stalled_ratio",
     "acceptance_ratio": "speculation.acceptance_ratio",
     "prompt_tokens_mean": "tokens.prompt_mean",
@@ -90,7 +91,9 @@ NOT_IN_THE_DOCUMENT = {
 IN_THE_DOCUMENT = {*WINDOWED, *GAUGES, *PHASES, *OTHERS}
 # What a row of `models` leaves to its engines.
 _ENGINES_ONLY = {
-    name for name, path in WINDOWED.items() if re.match("tokens|rho|speculation|itl_stalled_ratio|kv_cache", path)
+    name
+    for name, path in WINDOWED.items()
+    if re.match("tokens|prefill_time_ratio|speculation|itl_stalled_ratio|kv_cache", path)
 }
 
 

@@ -71,6 +71,6 @@ def advice(report: EngineReport) -> str:
 
 def said(report: EngineReport) -> str:
     """Everything that is said to a human."""
-    causes = [f"{one.summary} {one.would_change_my_mind}" for one in report.causes]
+    causes = [f"{one.summary} {one.refuted_by}" for one in report.causes]
     notes = [f"{one.summary} {one.remedy}" for one in report.advisories]
     return " / ".join((report.summary, *causes, advice(report), *notes))

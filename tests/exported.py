@@ -6,8 +6,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from fleets import WALL_OFFSET
-from phasewatch.core.export import families
 from phasewatch.core.model import Fleet
+from phasewatch.core.report.families import families
 from phasewatch.core.settings import Objectives
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -55,7 +55,7 @@ FULL = Numbers(
     queue=Queue(64.0, 31.0, 2.0, 0.4, 7.2, 6.9, 4.5, False, 0.05, 0.01, 0.0),
     kv_cache=KvCache(0.42, 120_000.0, 0.0, 830.0),
     tokens=Tokens(3_100.0, 2_400.0, 840.0, 0.23, 450.0, 348.0, 121.0, 510.5, 9_000.0, 30.3),
-    rho=0.06,
+    prefill_time_ratio=0.06,
     speculation=Speculation(0.61, 2.8),
 )
 NONE = Latency(0)
@@ -70,7 +70,7 @@ QUIET = Numbers(
     queue=Queue(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0, 0.0, 0.0),
     kv_cache=KvCache(0.0, 120_000.0, 0.0, None),
     tokens=Tokens(0.0, 0.0, 0.0),
-    rho=0.0,
+    prefill_time_ratio=0.0,
     speculation=Speculation(),
 )
 CAUSE = Cause(
@@ -81,7 +81,7 @@ CAUSE = Cause(
     evidence={"waiting_mean": 29.5, "batch": "64 of 64"},
     summary="Requests wait 2.8 s for a place in a full batch.",
     remedies=(Remedy("shed load", "demand is above capacity", "now", "none"),),
-    would_change_my_mind="room in the batch while requests wait",
+    refuted_by="room in the batch while requests wait",
     missing=("computed_prompt_tokens",),
 )
 COUNTS: Mapping[tuple[str, str, str], float] = {

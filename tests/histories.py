@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import fleets
 from boards import Target, expand, variable_query
 from phasewatch.commands.common import recording_of
-from phasewatch.core.export import families
 from phasewatch.core.model import EngineReport, Fleet
+from phasewatch.core.report.families import families
 from phasewatch.core.settings import Objectives, parse_objectives
-from phasewatch.sources.openmetrics import Backfill
+from phasewatch.outputs.backfill import Backfill
 from phasewatch.sources.recording import Recording, timeline
 from support import ROOT, Prometheus
 

@@ -10,10 +10,10 @@ from typing import Any
 import promql_parser
 import yaml
 
-from phasewatch.core.catalog import CATALOG
-from phasewatch.core.export import ENGINE_TABLES, MODEL_PREFIX, MODEL_TABLES, PREFIX
-from phasewatch.core.export_rows import WINDOW_ROWS
-from phasewatch.core.export_status import LIMIT_ROWS, SERVICE_ROWS, TARGET_ROWS
+from phasewatch.core.pages.catalog import CATALOG
+from phasewatch.core.report.families import ENGINE_TABLES, MODEL_PREFIX, MODEL_TABLES, PREFIX
+from phasewatch.core.report.measure_table import WINDOW_ROWS
+from phasewatch.core.report.status_table import LIMIT_ROWS, SERVICE_ROWS, TARGET_ROWS
 from support import ROOT
 
 PROMETHEUS = ROOT / "config" / "prometheus"

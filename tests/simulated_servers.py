@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from phasewatch.simulator.config import Config, Faults, Flags, Flow, FrontEnd, Length, Machine, Server
-from phasewatch.simulator.simulation import Fleet
+from tools.simulator.config import Config, Faults, Flags, Flow, FrontEnd, Length, Machine, Server
+from tools.simulator.simulation import Fleet
 
 MACHINE = Machine(step_seconds=0.02, prefill_token_seconds=1e-4, per_request_seconds=1e-4, noise=0.0)
 FLAGS = Flags(max_num_seqs=8, max_num_batched_tokens=2048, max_model_len=4096, block_size=16, kv_blocks=2001)

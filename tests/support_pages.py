@@ -4,14 +4,14 @@ import gzip
 from collections.abc import Iterable
 from pathlib import Path
 
-from phasewatch.core.catalog import BY_NAME, FIVE, PREFIXES
+from phasewatch.core.pages.catalog import BY_NAME, CORE_SIGNALS, PREFIXES
 
 PAGES = Path(__file__).resolve().parent / "fixtures" / "pages"
 CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "captures"
 
 # Full names, old and new, of the five families that are enough for a first verdict (design: Verdicts).
 FIVE_FAMILIES: tuple[str, ...] = tuple(
-    prefix + name for signal in FIVE for name in BY_NAME[signal].names for prefix in PREFIXES
+    prefix + name for signal in CORE_SIGNALS for name in BY_NAME[signal].names for prefix in PREFIXES
 )
 
 _SUFFIXES = ("_bucket", "_sum", "_count", "_total")

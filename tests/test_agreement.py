@@ -9,18 +9,18 @@ import pytest
 import agreeing
 from exported import series
 from fleets import WALL_OFFSET
-from phasewatch.core.document import document
-from phasewatch.core.exposition import parse
+from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import Fleet
+from phasewatch.core.pages.exposition import parse
+from phasewatch.core.report.document import document
 from phasewatch.core.settings import Objectives, Settings, parse_objectives
-from phasewatch.core.verdicts import VERDICTS
 from phasewatch.core.watch import Watcher
-from phasewatch.simulator import recording as simulated_recording
-from phasewatch.simulator.scenarios import KINDS, Scenario, scenario
-from phasewatch.simulator.simulation import DownError
-from phasewatch.simulator.simulation import Fleet as SimulatedFleet
 from phasewatch.sources.recording import open_recording
 from phasewatch.sources.replaying import replay
+from tools.simulator import recording as simulated_recording
+from tools.simulator.scenarios import KINDS, Scenario, scenario
+from tools.simulator.simulation import DownError
+from tools.simulator.simulation import Fleet as SimulatedFleet
 
 INTERVAL = 10.0
 SEED = 2

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from phasewatch import __version__, cli
-from phasewatch.core.document import SCHEMA
+from phasewatch.core.report.document import SCHEMA
 from phasewatch.sources.recording import open_recording
 from support import HttpServer, Reply, wait_until
 

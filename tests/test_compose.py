@@ -17,7 +17,7 @@ import yaml
 
 import phasewatch
 from bundle import PATIENCE_SECONDS, Bundle, compose
-from phasewatch import demo
+from phasewatch.commands import demo
 from support import ROOT, Alertmanager, Tools, wait_until
 
 PROFILES = {

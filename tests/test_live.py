@@ -24,16 +24,16 @@ import pytest
 import requests
 
 import agreeing
-from phasewatch.core.exposition import parse
+from phasewatch.core.pages.exposition import parse
 from phasewatch.core.settings import Settings, parse_objectives
 from phasewatch.core.watch import Watcher
-from phasewatch.simulator.config import Config, Flags, Machine, Server
-from phasewatch.simulator.recording import pages
-from phasewatch.simulator.server import Live as SimulatedServers
-from phasewatch.simulator.server import serve as serve_simulated
-from phasewatch.simulator.simulation import Fleet as SimulatedFleet
 from simulated_servers import steady
 from support import Prometheus, wait_until
+from tools.simulator.config import Config, Flags, Machine, Server
+from tools.simulator.recording import pages
+from tools.simulator.server import Live as SimulatedServers
+from tools.simulator.server import serve as serve_simulated
+from tools.simulator.simulation import Fleet as SimulatedFleet
 
 # The fixture below is made once for a worker: all its tests must be in the same one.
 pytestmark = pytest.mark.xdist_group("live")

@@ -13,10 +13,10 @@ import pytest
 import typer
 
 from phasewatch.cli import app
-from phasewatch.core.exposition import parse
-from phasewatch.core.histogram import increase, mean
-from phasewatch.core.remedies import REMEDIES
-from phasewatch.core.verdicts import VERDICTS
+from phasewatch.core.diagnosis.remedies import REMEDIES
+from phasewatch.core.diagnosis.verdicts import VERDICTS
+from phasewatch.core.measures.histogram import increase, mean
+from phasewatch.core.pages.exposition import parse
 from support import ROOT, captures_folder
 
 RUNBOOKS = ROOT / "config" / "runbooks" / "verdicts"
@@ -89,7 +89,7 @@ def test_every_remedy_stands_in_its_runbook_in_order(verdict: str) -> None:
         shown = one_line(item)
         assert shown.startswith(f"**{remedy.change}** ({WHEN[remedy.when]}{since}{until}).")
         assert remedy.why.lower() in shown.lower()
-        assert remedy.other_phase == "none" or remedy.other_phase.lower() in shown.lower()
+        assert remedy.side_effect == "none" or remedy.side_effect.lower() in shown.lower()
 
 
 def test_every_verdict_but_healthy_and_unknown_has_remedies() -> None:

@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
-from phasewatch.core.exposition import parse
 from phasewatch.core.model import EngineReport, Fleet, Page
+from phasewatch.core.pages.exposition import parse
 from phasewatch.core.settings import Estimator, Settings, parse_objectives
 from phasewatch.core.watch import Watcher
-from phasewatch.simulator.metrics import EDGES, token_edges
 from support_pages import strip_page
+from tools.simulator.metrics import EDGES, token_edges
 
 _GAUGES = {"num_requests_running": "running", "num_requests_waiting": "waiting", "kv_cache_usage_perc": "kv"}
 _COUNTERS = (

@@ -103,7 +103,7 @@ def demo(
     ] = None,
 ) -> None:
     """phasewatch on three replicas of one model, recorded from a real vLLM; one runs into an incident."""
-    from phasewatch import demo as command
+    from phasewatch.commands import demo as command
 
     if fleet_only is None:
         command.run(for_, listen)

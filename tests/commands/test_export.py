@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from phasewatch import cli
-from phasewatch.core.export import PREFIX
+from phasewatch.core.report.families import PREFIX
 from support import ROOT
 
 

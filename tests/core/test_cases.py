@@ -353,10 +353,10 @@ def test_b05_prefill_takes_the_mean_share_of_several_engines_not_their_sum() -> 
             engine.set(running=2, kv=0.3).serves(4, prompt=2000, prefill=0.8, batch=2)
 
     fleet = scene.rounds(70, traffic)[-1]
-    shares = [report.numbers.rho for report in fleet.engines if report.numbers is not None]
+    shares = [report.numbers.prefill_time_ratio for report in fleet.engines if report.numbers is not None]
     # 2 prompts a second x 0.16 s each; where streams share a step, less the step that they would have taken anyway.
     assert shares == [pytest.approx(0.32, rel=0.05)] * 3
-    assert only_model(fleet).windows[60.0].rho == pytest.approx(shares[0])
+    assert only_model(fleet).windows[60.0].prefill_time_ratio == pytest.approx(shares[0])
 
 
 def test_b11_replicas_with_different_token_edges_merge_by_edge_in_the_model() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 import pytest
 
 from case_pages import Richer, advice, blamed, kinds, said, shares_steps
-from phasewatch.core.compare import compare
 from phasewatch.core.model import EngineReport, Fleet
+from phasewatch.core.report.compare import compare
 from phasewatch.core.settings import Settings, Thresholds, parse_objectives
 from phasewatch.core.watch import Watcher
 from vllm_pages import Scene, Server, answer
@@ -66,7 +66,7 @@ def test_c01_without_a_light_hour_before_it_is_still_a_queue_and_not_kv() -> Non
 
 @pytest.mark.xfail(
     strict=True,
-    reason="rho from the window alone (design) counts the streams' part of a mixed step as prefill: 83 % here, where"
+    reason="the ratio from the window alone counts the streams' part of a mixed step as prefill: 83 % here, where"
     " the engine's own light past says 23 %; so the backlog is blamed instead of the batch",
 )
 def test_c01_without_a_light_hour_before_it_is_the_batch_that_is_full() -> None:

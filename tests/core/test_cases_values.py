@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from case_pages import Richer, blamed, kinds, said
-from phasewatch.core.exposition import parse
 from phasewatch.core.model import EngineReport, Fleet, Numbers
+from phasewatch.core.pages.exposition import parse
 from vllm_pages import Scene, Server, answer
 
 DECODE = {"decode_slow", "decode_batch", "decode_bandwidth", "decode_context"}
@@ -341,7 +341,7 @@ def test_p11_iterations_that_several_api_servers_count_tell_no_share_of_time_but
             engine.observe("iteration_tokens_total", 2000, 4)
 
     report = scene.after(90, traffic)
-    assert figures(report).rho is None
+    assert figures(report).prefill_time_ratio is None
     assert "start_time" in report.missing
     assert answer(report) == "healthy"
     beats = scene.rounds(120, lambda: server.engine.observe("iteration_tokens_total", 6, 4 * servers))
@@ -354,4 +354,4 @@ def test_p11_one_api_server_counts_them_once_and_the_share_is_known() -> None:
     report = Scene(server).after(
         90, lambda: server.engine.set(running=6, kv=0.3).serves(4, prompt=2000, prefill=0.5, output=60, batch=6)
     )
-    assert figures(report).rho == pytest.approx(0.2)
+    assert figures(report).prefill_time_ratio == pytest.approx(0.2)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from phasewatch.core.exposition import parse
 from phasewatch.core.model import EngineReport, Fleet
+from phasewatch.core.pages.exposition import parse
 from phasewatch.core.settings import Settings, parse_objectives
 from phasewatch.core.watch import Watcher
 from phasewatch.sources.recording import Entry, Recording, open_recording

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewatch.core.exposition import parse
 from phasewatch.core.model import Fleet, Page
+from phasewatch.core.pages.exposition import parse
 from support_pages import FIVE_FAMILIES
 from vllm_pages import Scene, Server, answer
 
@@ -255,7 +255,7 @@ def sane(fleet: Fleet) -> None:
                     assert estimate is None or estimate.high is None or estimate.value <= estimate.high
             shares = [getattr(figures.phases, one.name).share for one in fields(figures.phases)]
             assert sum(share for share in shares if share is not None) <= 1 + 1e-9
-            assert figures.rho is None or 0 <= figures.rho <= 1
+            assert figures.prefill_time_ratio is None or 0 <= figures.prefill_time_ratio <= 1
         assert (report.verdict is None) or report.confidence is not None
         assert all(0 <= cause.score <= 1 for cause in report.causes)
 

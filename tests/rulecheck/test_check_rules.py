@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phasewatch.cli import run
-from phasewatch.core.catalog import CATALOG
+from phasewatch.core.pages.catalog import CATALOG
 from phasewatch.rulecheck.check import check
 from phasewatch.rulecheck.series import Known, phasewatch_series, vllm_families
 from rulefiles import RULE_FILES, exported

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from phasewatch.core.export import window_label
+from phasewatch.core.diagnosis.remedies import REMEDIES
+from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import CONFIDENCES, SEVERITIES, STATES, Phases
-from phasewatch.core.remedies import REMEDIES
+from phasewatch.core.report.families import window_label
 from phasewatch.core.settings import OBJECTIVE_NAMES, Settings
-from phasewatch.core.verdicts import VERDICTS
 from rulefiles import RUNBOOKS, Rule, alerts, exported, rules, selectors, unknown_series, vllm_names
 from support import ROOT
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from phasewatch.sources.http import Scraper
 from phasewatch.sources.record import Counts, next_round, record
 from phasewatch.sources.recording import RecordingError, open_recording
-from phasewatch.sources.scrape import Scraper
 from phasewatch.sources.target import Target, parse_target
 from support import HttpServer, Reply
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from phasewatch.sources.http import Scrape
 from phasewatch.sources.recording import RecordingError, RecordingWriter, open_recording, timeline
-from phasewatch.sources.scrape import Scrape
 
 PAGE = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3\n"
 

@@ -13,10 +13,10 @@ from phasewatch.commands.common import note, target_of
 from phasewatch.rulecheck.check import check
 from phasewatch.rulecheck.expression import ERROR
 from phasewatch.rulecheck.series import NEWEST, OLDEST, Known
+from phasewatch.service.yamlfile import FileError
 from phasewatch.shipped import RULES
+from phasewatch.sources.http import ScrapeError, Scraper
 from phasewatch.sources.network_errors import explain
-from phasewatch.sources.scrape import ScrapeError, Scraper
-from phasewatch.yamlfile import FileError
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)", re.MULTILINE | re.ASCII)

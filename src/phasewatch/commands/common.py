@@ -9,8 +9,8 @@ from typing import TextIO
 from rich.console import Console
 
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
-from phasewatch.config_sections import parse_listen_address
 from phasewatch.core.settings import Estimator, ObjectiveError, Settings, parse_objectives
+from phasewatch.service.config_sections import parse_listen_address
 from phasewatch.sources.recording import Recording, RecordingError, open_recording
 from phasewatch.sources.replaying import span
 from phasewatch.sources.target import Target, TargetError, parse_target

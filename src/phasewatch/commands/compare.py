@@ -10,16 +10,16 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from phasewatch import show
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.commands.common import console, note, recording_of
-from phasewatch.core.compare import Change, Comparison, LoadRow, Row, compare, settled
-from phasewatch.core.exposition import ExpositionError, parse
+from phasewatch.core.fleet import ModelKey
+from phasewatch.core.measures.numbers import arrivals_per_second, numbers
+from phasewatch.core.measures.window import fleet_window, since, window
 from phasewatch.core.model import Estimate, Numbers, Snapshot, Window
-from phasewatch.core.models import ModelKey
-from phasewatch.core.numbers import arrivals_per_second, numbers
+from phasewatch.core.pages.exposition import ExpositionError, parse
+from phasewatch.core.report.compare import Change, Comparison, LoadRow, Row, compare, settled
 from phasewatch.core.settings import Estimator, Thresholds
-from phasewatch.core.window import fleet_window, since, window
+from phasewatch.outputs import lines as show
 from phasewatch.sources.documents import DocumentError, ModelNumbers, read_document
 from phasewatch.sources.recording import Recording, TargetRecording
 from phasewatch.sources.replaying import span

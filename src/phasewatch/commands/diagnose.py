@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from phasewatch import show, show_fleet
 from phasewatch.commands import EXIT_NOTHING_READ, EXIT_UNHEALTHY, CommandError
 from phasewatch.commands.common import console, interruptible, note, settings_of, source_of, unique
 from phasewatch.commands.watching import Watching, clock
-from phasewatch.core.document import document
 from phasewatch.core.model import Fleet
+from phasewatch.core.report.document import document
 from phasewatch.core.settings import Estimator, Settings
+from phasewatch.outputs import lines as show
+from phasewatch.outputs import terminal as show_fleet
 from phasewatch.sources.recording import Recording
 from phasewatch.sources.replaying import replay, span
 from phasewatch.sources.target import Target

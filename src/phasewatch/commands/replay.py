@@ -6,15 +6,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from phasewatch import __version__, show
+from phasewatch import __version__
 from phasewatch.commands import CommandError
 from phasewatch.commands.common import listen_address, note, recording_of, settings_of
-from phasewatch.core.document import document, engine_order
 from phasewatch.core.model import Fleet
+from phasewatch.core.report.document import document, engine_order
 from phasewatch.core.settings import Estimator, Settings
-from phasewatch.sources.openmetrics import backfill
+from phasewatch.outputs import lines as show
+from phasewatch.outputs.backfill import backfill
+from phasewatch.outputs.replay_server import ReplayError, ReplayServer
 from phasewatch.sources.recording import EARLIEST_UNIX
-from phasewatch.sources.replay_server import ReplayError, ReplayServer
 from phasewatch.sources.replaying import replay, span
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from phasewatch.commands import EXIT_USAGE, CommandError
 from phasewatch.commands.common import note
-from phasewatch.config import ConfigError, check_config, load_config
 from phasewatch.core.durations import format_duration
-from phasewatch.logs import setup_logs
-from phasewatch.service import Service
-from phasewatch.web.server import ListenError, run_server
+from phasewatch.outputs.web.server import ListenError, run_server
+from phasewatch.service.config import ConfigError, check_config, load_config
+from phasewatch.service.logs import setup_logs
+from phasewatch.service.service import Service
 
 
 def run(path: Path | None, flags: Mapping[str, str]) -> None:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from phasewatch.core.exposition import ExpositionError, parse
 from phasewatch.core.model import Fleet, Page, TargetReport
+from phasewatch.core.pages.exposition import ExpositionError, parse
 from phasewatch.core.settings import Settings
 from phasewatch.core.watch import Watcher
-from phasewatch.sources.scrape import ScrapeError, Scraper
+from phasewatch.sources.http import ScrapeError, Scraper
 from phasewatch.sources.target import Target
 
 # Unix time that never jumps: the machine's clock once, from then on the monotonic one.

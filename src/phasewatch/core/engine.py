@@ -3,15 +3,11 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from phasewatch.core.advisories import advisories
-from phasewatch.core.diagnose import Background, missing_signals
-from phasewatch.core.histogram import count_above
-from phasewatch.core.model import Advisory, Cause, EngineKey, EngineReport, Numbers, Snapshot, State, Step, Window
-from phasewatch.core.numbers import numbers
-from phasewatch.core.past import Past, moment
-from phasewatch.core.sanity import Contradiction, consistent
-from phasewatch.core.settings import Limits, Settings, Thresholds
-from phasewatch.core.states import (
+from phasewatch.core.diagnosis.advisories import advisories
+from phasewatch.core.diagnosis.diagnose import Background, missing_signals
+from phasewatch.core.diagnosis.objectives import expected_wait_over
+from phasewatch.core.diagnosis.opinion import Opinion, judge_engine, stalled_opinion
+from phasewatch.core.diagnosis.progress import (
     Held,
     Progress,
     Stall,
@@ -23,10 +19,14 @@ from phasewatch.core.states import (
     hold,
     work_in_hand,
 )
-from phasewatch.core.symptoms import expected_wait_over
-from phasewatch.core.verdict import Opinion, judge_engine, stalled_opinion
-from phasewatch.core.verdicts import LIVENESS
-from phasewatch.core.window import since, step, window
+from phasewatch.core.diagnosis.verdicts import LIVENESS
+from phasewatch.core.measures.histogram import count_above
+from phasewatch.core.measures.numbers import numbers
+from phasewatch.core.measures.past import Past, moment
+from phasewatch.core.measures.sanity import Contradiction, consistent
+from phasewatch.core.measures.window import since, step, window
+from phasewatch.core.model import Advisory, Cause, EngineKey, EngineReport, Numbers, Snapshot, State, Step, Window
+from phasewatch.core.settings import Limits, Settings, Thresholds
 
 _ACTIVITY_COUNTERS = ("generation_tokens", "prompt_tokens", "finished", "http_finishes")
 _ACTIVITY_HISTOGRAMS = ("ttft", "itl", "e2e")

@@ -208,7 +208,7 @@ class Numbers:
     queue: Queue
     kv_cache: KvCache
     tokens: Tokens
-    rho: float | None
+    prefill_time_ratio: float | None
     speculation: Speculation
 
 
@@ -219,7 +219,7 @@ class Remedy:
     change: str
     why: str
     when: Literal["now", "restart", "capacity"]
-    other_phase: str
+    side_effect: str
     since: str | None = None
     until: str | None = None
 
@@ -249,7 +249,7 @@ class Cause:
     evidence: Mapping[str, float | str]
     summary: str
     remedies: tuple[Remedy, ...]
-    would_change_my_mind: str
+    refuted_by: str
     easing: bool = False
     missing: tuple[str, ...] = ()
 

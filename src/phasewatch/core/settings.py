@@ -108,8 +108,8 @@ class Thresholds:
     steady_difference: float = 0.2  # first tokens against finishes in a steady window
     most_scrapes: float = 0.5
     at_ceiling: float = 0.8  # running while requests wait / its maximum
-    prefill_bound_rho: float = 0.5  # more than half of the engine's time is prefill
-    saturated_rho: float = 0.8
+    prefill_bound_ratio: float = 0.5  # more than half of the engine's time is prefill
+    saturated_prefill_ratio: float = 0.8
     kv_full_ratio: float = 0.95  # only where the capacity in tokens is unknown
     stall_ratio: float = 10.0  # p99 / p50 of ITL: a default prefill chunk against one decode step
     half_objective: float = 0.5  # pace without prefill against a p99 limit: a p99 is not a mean

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from phasewatch.core.diagnosis.progress import Held
 from phasewatch.core.engine import Engine
+from phasewatch.core.fleet import ModelKey, merge_models
 from phasewatch.core.model import Cause, EngineKey, EngineReport, Fleet, Page, State, TargetReport, Window
-from phasewatch.core.models import ModelKey, merge_models
 from phasewatch.core.settings import Settings
-from phasewatch.core.states import Held
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from phasewatch.rulecheck.expression import ERROR, WARNING, Reader
 from phasewatch.rulecheck.series import Known
 from phasewatch.rulecheck.vector import Vector
-from phasewatch.yamlfile import FileError, Loc, YamlFile, kind, read_yaml
+from phasewatch.service.yamlfile import FileError, Loc, YamlFile, kind, read_yaml
 
 _REQUIRED = (
     (("labels", "severity"), "has no severity, by which it would be routed; add it to its labels"),

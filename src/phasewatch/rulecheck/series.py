@@ -7,13 +7,13 @@ from functools import cache
 from importlib.resources import files
 from math import inf
 
-from phasewatch.core.catalog import PREFIXES
-from phasewatch.core.export import ENGINE_TABLES, MODEL_PREFIX, MODEL_TABLES, OTHER_TABLES, PREFIX
-from phasewatch.core.export_rows import WINDOW_ROWS
-from phasewatch.core.export_status import LIMIT_ROWS, TARGET_ROWS
+from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import CONFIDENCES, SEVERITIES, STATES
-from phasewatch.core.verdicts import VERDICTS
-from phasewatch.yamlfile import nearest
+from phasewatch.core.pages.catalog import PREFIXES
+from phasewatch.core.report.families import ENGINE_TABLES, MODEL_PREFIX, MODEL_TABLES, OTHER_TABLES, PREFIX
+from phasewatch.core.report.measure_table import WINDOW_ROWS
+from phasewatch.core.report.status_table import LIMIT_ROWS, TARGET_ROWS
+from phasewatch.service.yamlfile import nearest
 
 # Every scrape adds them.
 SCRAPED = frozenset({"instance", "job"})

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from phasewatch.core.document import SCHEMA
+from phasewatch.core.fleet import ModelKey
 from phasewatch.core.model import KvCache, Latency, Numbers, Phases, Queue, Speculation, Tokens
-from phasewatch.core.models import ModelKey
+from phasewatch.core.report.document import SCHEMA
 from phasewatch.core.settings import FAMILIES
 
 
@@ -50,7 +50,7 @@ class _Engine(_Row):
     itl_stalled_ratio: float | None
     kv_cache: KvCache
     tokens: Tokens
-    rho: float | None
+    prefill_time_ratio: float | None
     speculation: Speculation
 
 
@@ -173,7 +173,7 @@ def _together(engines: Sequence[_Engine], model: _Row | None, window_seconds: fl
             prefill_speed=_mean([one.prefill_speed for one in tokens], prefilling),
             decode_speed=1 / row.tpot_seconds.mean if row.tpot_seconds.mean else None,
         ),
-        rho=alone.rho if len(engines) == 1 else None,
+        prefill_time_ratio=alone.prefill_time_ratio if len(engines) == 1 else None,
         speculation=alone.speculation,
     )
 

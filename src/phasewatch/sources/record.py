@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from phasewatch.sources.http import ScrapeError, Scraper
 from phasewatch.sources.recording import RecordingError, RecordingWriter
-from phasewatch.sources.scrape import ScrapeError, Scraper
 from phasewatch.sources.target import Target
 
 

@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from phasewatch.sources.http import Scrape
 from phasewatch.sources.pages import MAX_PAGE_BYTES, PageError, gunzip, page_text, too_large
-from phasewatch.sources.scrape import Scrape
 from phasewatch.sources.target import TargetError, folder_name, name_from_folder
 
 SCRAPES = "scrapes.jsonl"

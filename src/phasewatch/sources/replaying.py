@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from phasewatch.core.exposition import ExpositionError, parse
 from phasewatch.core.model import Fleet, TargetReport
+from phasewatch.core.pages.exposition import ExpositionError, parse
 from phasewatch.core.settings import Settings
 from phasewatch.core.watch import Watcher
+from phasewatch.sources.http import REASONS
 from phasewatch.sources.recording import Entry, Recording, RecordingError, timeline
-from phasewatch.sources.scrape import REASONS
 
 # Ten years: no recording is that long, but Unix time is that far from any other clock.
 _LONGEST = 3.2e8

@@ -1,0 +1,1 @@
+"""Figures -> symptoms, causes, verdicts."""

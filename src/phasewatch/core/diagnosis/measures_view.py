@@ -1,0 +1,316 @@
+"""What a rule may look at: one symptom, the window, its numbers, and the measures that several rules share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+
+from phasewatch.core.diagnosis.objectives import family_of, wait_limit
+from phasewatch.core.diagnosis.progress import stepped, work_in_hand
+from phasewatch.core.measures.gaps import seconds_over, unfinished_prompts
+from phasewatch.core.measures.histogram import count_above, edges, in_buckets, mean
+from phasewatch.core.measures.numbers import capacity_tokens, waiting_for_capacity
+from phasewatch.core.measures.past import PastView, arriving_context
+from phasewatch.core.measures.phases import (
+    count_of,
+    frontend_seconds,
+    mean_of,
+    output_lag_seconds,
+    pace_without_prefill,
+    prefill_part,
+)
+from phasewatch.core.measures.window import scrapes
+from phasewatch.core.model import Confidence, Histogram, Numbers, Remedy, Symptom, Window
+from phasewatch.core.settings import Limits, Thresholds, stall_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule found. score: share of the excess, 0 to 1. eliminated: proven only by ruling the others out.
+    at_most: the confidence that this evidence can bear. remedies: None for all of the verdict's."""
+
+    score: float
+    evidence: Mapping[str, float | str]
+    summary: str
+    refuted_by: str
+    easing: bool = False
+    eliminated: bool = False
+    at_most: Confidence = "high"
+    remedies: tuple[Remedy, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One symptom of one engine in one window. Measures are None where the page cannot tell."""
+
+    symptom: Symptom
+    window: Window
+    numbers: Numbers
+    limits: Limits
+    thresholds: Thresholds
+    symptoms: tuple[Symptom, ...]
+    past: PastView = field(default_factory=PastView)
+    first_request_at: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """The warning limit in seconds (expected_wait: the TTFT limit); 0 where the symptom has none."""
+        return self.symptom.limit_seconds or 0.0
+
+    @cached_property
+    def pages(self) -> tuple[Mapping[str, float], ...]:
+        return scrapes(self.window)
+
+    def missed(self, *families: str) -> bool:
+        return any(family_of(one.objective) in families for one in self.symptoms)
+
+    # --- queue ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def queue_pages(self) -> tuple[Mapping[str, float], ...]:
+        """The pages of the queue's episode in which somebody waits for capacity."""
+        name = waiting_for_capacity(self.window)
+        return tuple(page for page in self.pages if page.get(name, 0.0) > 0)
+
+    @cached_property
+    def queued(self) -> bool:
+        """Whether requests waited for capacity in most scrapes between the first and the last one that had any, and
+        not mainly for something else (remote KV, grammar, LoRA)."""
+        name, gauges = waiting_for_capacity(self.window), self.window.gauges
+        at = [index for index, page in enumerate(self.pages) if page.get(name, 0.0) > 0]
+        # A window has a gauge only where its last page has: else nothing is known of a queue now.
+        if not at or name not in gauges:
+            return False
+        if "waiting_deferred" in gauges and gauges["waiting_deferred"].mean > gauges[name].mean:
+            return False
+        return len(at) / (at[-1] - at[0] + 1) > self.thresholds.most_scrapes
+
+    @cached_property
+    def from_elsewhere(self) -> bool:
+        """Whether KV blocks come from other engines (P/D)."""
+        fetching = any(name in self.window.gauges for name in ("kv_fetch_waiting", "kv_fetch_in_progress"))
+        external = self.window.increases.get("external_prompt_tokens", 0.0) > 0
+        return external or fetching or mean_of(self.window, "kv_transfer") is not None
+
+    @cached_property
+    def no_room_to_land(self) -> bool:
+        """Whether requests that wait for KV blocks from elsewhere wait in most scrapes, and in most of those with less
+        room in the pool than one of them takes."""
+        held = [page for page in self.pages if page.get("waiting_deferred", 0.0) > 0]
+        short = [page for page in held if self.kv_short(page)]
+        most = self.thresholds.most_scrapes
+        if "waiting_deferred" not in self.window.gauges:
+            return False
+        return self.from_elsewhere and len(held) / len(self.pages) > most and len(short) / len(held) > most
+
+    @cached_property
+    def prompt_heavy(self) -> bool:
+        """Whether prefill has more tokens to compute than decode makes."""
+        computed, generated = (
+            self.numbers.tokens.computed_prompt_per_second, self.numbers.tokens.generation_per_second
+        )  # fmt: skip
+        return computed is not None and generated is not None and computed > generated
+
+    @cached_property
+    def waiting_now(self) -> float:
+        return self.pages[-1].get(waiting_for_capacity(self.window), 0.0)
+
+    @cached_property
+    def ttft_parts(self) -> Mapping[str, float]:
+        """Seconds of a first token's way, by phase, of those that are known.
+
+        Queue is the largest of: the finished requests' mean; where a queue stands, the mean number waiting / admissions
+        per second (Little's law, whoever has not finished included); where it grows, the expected wait. The front
+        end's part is only told where no queue hides in TTFT.
+        """
+        parts: dict[str, float] = {}
+        queue = mean_of(self.window, "queue")
+        candidates = [] if queue is None else [queue]
+        admissions = self.numbers.queue.admissions_per_second
+        if self.queued:
+            waiting = self.window.gauges[waiting_for_capacity(self.window)]
+            if admissions:
+                candidates.append(waiting.mean / admissions)
+            wait = self.numbers.queue.expected_wait_seconds
+            if wait is not None and waiting.last >= waiting.mean:
+                candidates.append(wait)
+        if candidates:
+            parts["queue"] = max(candidates)
+        prefill, outside = mean_of(self.window, "prefill"), frontend_seconds(self.window, self.thresholds)
+        if prefill is not None:
+            parts["prefill"] = prefill
+        if outside is not None and not self.queued:
+            parts["frontend"] = outside
+        return parts
+
+    def ttft_share(self, phase: str) -> float | None:
+        """A phase's share of the first token's way; TTFT's mean stands in where the other parts are unknown."""
+        parts = self.ttft_parts
+        if phase not in parts:
+            return None
+        whole = sum(parts.values())
+        if "prefill" not in parts:
+            whole = max(whole, mean_of(self.window, "ttft") or 0.0)
+        return parts[phase] / whole if whole > 0 else None
+
+    @cached_property
+    def prompt_mean(self) -> float | None:
+        return self.numbers.tokens.prompt_mean
+
+    def kv_short(self, page: Mapping[str, float]) -> bool | None:
+        """Whether the pool has less room than a mean prompt and one block; with the capacity unknown, usage decides."""
+        usage = page.get("kv_usage")
+        if usage is None:
+            return None
+        capacity = capacity_tokens(self.window)
+        if capacity is None or self.prompt_mean is None:
+            return usage >= self.thresholds.kv_full_ratio
+        return (1 - usage) * capacity < self.prompt_mean + page.get("block_size", 0.0)
+
+    @property
+    def kv_capacity_known(self) -> bool:
+        return capacity_tokens(self.window) is not None and self.prompt_mean is not None
+
+    @cached_property
+    def kv_limited(self) -> bool | None:
+        """Whether those who wait, wait for KV blocks: short in most of their scrapes, or running requests evicted.
+
+        With the capacity unknown, a pool that fills up while fewer run than have run before is short as well: it is
+        not the slots that are missing.
+        """
+        known = [short for short in map(self.kv_short, self.queue_pages) if short is not None]
+        if not known:
+            return None
+        if self.preemptions or sum(known) / len(known) > self.thresholds.most_scrapes:
+            return True
+        slots_free = self.at_ceiling is not None and self.at_ceiling < self.thresholds.at_ceiling
+        return not self.kv_capacity_known and any(known) and slots_free
+
+    @cached_property
+    def at_ceiling(self) -> float | None:
+        """Mean of running over the waiting scrapes / its maximum of the window. Not the share of scrapes at the
+        maximum: a slot that is free for the moment of a scrape says nothing about the limit."""
+        running = [page["running"] for page in self.queue_pages if "running" in page]
+        return sum(running) / len(running) / self.running_max if running and self.running_max > 0 else None
+
+    # --- inter-token latency -------------------------------------------------------------------------------------
+
+    @cached_property
+    def itl(self) -> Histogram | None:
+        return self.window.histograms.get("itl")
+
+    @cached_property
+    def itl_sum(self) -> float | None:
+        return None if self.itl is None or mean(self.itl) is None else self.itl.total
+
+    @cached_property
+    def pace_without_prefill(self) -> float | None:
+        """Seconds per token if no prompt shared the engine."""
+        return pace_without_prefill(self.window, self.numbers.itl_seconds.mean, self.numbers.prefill_time_ratio)
+
+    @cached_property
+    def prefill_part(self) -> float | None:
+        """Prefill's part of the streams' time, 0 to 1."""
+        return prefill_part(self.window, self.numbers.prefill_time_ratio)
+
+    @property
+    def context(self) -> float | None:
+        """Tokens a running request carries on average."""
+        return arriving_context(self.window, self.numbers)
+
+    @property
+    def running_max(self) -> float:
+        return self.window.gauges["running"].max if "running" in self.window.gauges else 0.0
+
+    @property
+    def preemptions(self) -> float:
+        return self.window.increases.get("preemptions", 0.0)
+
+    @cached_property
+    def longest_prefill(self) -> float | None:
+        """Upper edge of the slowest prefill's bucket; inf past the last edge; None without a finished request."""
+        histogram = self.window.histograms.get("prefill")
+        if histogram is None or histogram.count <= 0:
+            return None
+        return max(edges(histogram, at)[1] for at, count in enumerate(in_buckets(histogram)) if count)
+
+    @property
+    def stall_limit(self) -> float:
+        return stall_seconds(self.limits)
+
+    def gaps_over(self, limit: float) -> float | None:
+        """Seconds of streaming spent in gaps over a limit."""
+        return None if self.itl is None else seconds_over(self.itl, limit)
+
+    def gaps_among_unfinished_prompts(self, limit: float) -> float:
+        """Seconds in gaps over a limit, in intervals through which prompts were computed that are not booked yet."""
+        return sum(
+            seconds_over(step.histograms["itl"], limit)
+            for step in self.window.steps
+            if "itl" in step.histograms and unfinished_prompts(step)
+        )
+
+    def preempted_gaps(self) -> float:
+        """Seconds in gaps over itl_stall, in intervals that also counted preemptions (both are booked together)."""
+        return sum(
+            seconds_over(step.histograms["itl"], self.stall_limit)
+            for step in self.window.steps
+            if step.increases.get("preemptions", 0.0) > 0 and "itl" in step.histograms
+        )
+
+    # --- the first minute ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def slow_in_first_minute(self) -> bool:
+        """Whether every first token surely over the limit came within a minute of the engine's first request."""
+        limit = wait_limit(self.limits)
+        if self.first_request_at is None or limit is None:
+            return False
+        slow = [
+            step
+            for step in self.window.steps
+            if "ttft" in step.histograms and count_above(step.histograms["ttft"], limit.warning).sure
+        ]
+        return bool(slow) and slow[-1].start <= self.first_request_at + self.thresholds.cold_seconds
+
+    @cached_property
+    def cold(self) -> bool:
+        """The same, and prefill was slow by no length of prompts: its mean per token is at least twice the median of
+        the intervals, so a few requests paid for kernels and caches that all others found ready."""
+        speeds = [
+            prefill.total / lengths.total
+            for step in self.window.steps
+            if (prefill := step.histograms.get("prefill")) is not None
+            and (lengths := step.histograms.get("computed_prompt_length")) is not None
+            and prefill.total
+            and lengths.total
+        ]
+        speed = self.numbers.tokens.prefill_speed
+        if not self.slow_in_first_minute or not speed or len(speeds) < 3:
+            return False
+        return 1 / speed >= 2 * median(speeds)
+
+    # --- front end -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def frontend(self) -> float | None:
+        return frontend_seconds(self.window, self.thresholds)
+
+    @cached_property
+    def output_lag(self) -> float | None:
+        return output_lag_seconds(self.window, self.thresholds)
+
+    @cached_property
+    def stepless_with_work(self) -> bool:
+        return any(not stepped(step) and work_in_hand(step.before) > 0 for step in self.window.steps)
+
+    @property
+    def finishes(self) -> float:
+        return count_of(self.window, "e2e")
+
+
+def prefix_caching_off(window: Window) -> bool:
+    """By its own word (cache_config_info), else no look-up while prompts flow."""
+    if "prefix_caching" in window.gauges:
+        return window.gauges["prefix_caching"].last == 0
+    return window.increases.get("prompt_tokens", 0.0) > 0 and window.increases.get("prefix_queries", 1.0) == 0

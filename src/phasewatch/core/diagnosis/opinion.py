@@ -1,0 +1,233 @@
+"""One engine's window -> an opinion: healthy, a cause, unknown, or none at all. Holding it over time: states.hold."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from phasewatch.core.diagnosis.diagnose import Background, diagnose, has
+from phasewatch.core.diagnosis.objectives import Judged, family_of, judge, other_symptoms, slower_than_past
+from phasewatch.core.diagnosis.progress import Progress, Stall, stepped, work_in_hand
+from phasewatch.core.diagnosis.remedies import REMEDIES
+from phasewatch.core.formatting import number, percent, seconds
+from phasewatch.core.measures.histogram import count_above
+from phasewatch.core.measures.numbers import numbers
+from phasewatch.core.measures.window import window
+from phasewatch.core.model import Cause, Confidence, Numbers, Snapshot, State, Symptom, Window
+from phasewatch.core.settings import Limits, Settings, stall_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What one evaluation says. verdict None: nothing to say (the state says why). surely: taken at once."""
+
+    verdict: str | None
+    confidence: Confidence | None
+    summary: str
+    causes: tuple[Cause, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+    surely: bool = False
+
+    @staticmethod
+    def of_state(state: State) -> "Opinion":
+        return Opinion(None, None, _STATES[state])
+
+
+_STATES: Mapping[State, str] = {
+    "serving": "Serving.",
+    "idle": "No request in this window.",
+    "warming_up": "Too few pages yet for a verdict.",
+    "asleep": "The engine sleeps (sleep mode).",
+    "no_engine_metrics": "The server answers, but its page has no engine metrics.",
+    "stale": "The last scrape failed; the figures are those of the page before.",
+    "down": "Three scrapes in a row failed.",
+}
+
+
+def judge_engine(
+    judged: Window,
+    figures: Numbers,
+    limits: Limits,
+    settings: Settings,
+    background: Background,
+    *,
+    wait_over_before: bool,
+    past_stall: Stall | None,
+    past_stall_until: float,
+) -> Opinion:
+    """An opinion on a serving engine. past_stall: the last proven standstill; what it explains is kept apart."""
+    thresholds = settings.thresholds
+    verdicts = judge(judged, figures, limits, thresholds)
+    symptoms = {one.symptom: one.ratio for one in verdicts if one.missed}
+    symptoms |= other_symptoms(judged, figures, limits, thresholds, wait_over_before=wait_over_before)
+    if not any(family_of(one.objective) == "itl" for one in symptoms):
+        symptoms |= slower_than_past(judged, figures, background.past, thresholds)
+    if not symptoms:
+        return _healthy(judged, figures, verdicts, limits)
+    remaining = without_standstill(judged, past_stall, past_stall_until, settings)
+    if remaining is not judged:
+        return _after_standstill(
+            judged, remaining, symptoms, limits, settings, background, wait_over_before=wait_over_before
+        )
+    found = diagnose(symptoms, judged, figures, limits, thresholds, background)
+    leading = found.causes[0]
+    return Opinion(found.verdict, found.confidence, leading.summary, found.causes, tuple(symptoms), surely=found.surely)
+
+
+def _healthy(judged: Window, figures: Numbers, verdicts: tuple[Judged, ...], limits: Limits) -> Opinion:
+    if not verdicts and not (has(judged, "ttft") or has(judged, "itl")):
+        return Opinion(
+            "unknown", "low", "Requests run, but the page has neither TTFT nor ITL: no objective can be judged."
+        )
+    families = dict.fromkeys(name.partition("_")[0] for name in limits)
+    if not verdicts:
+        return Opinion(None, None, _nothing_judged(families))
+    known = {family_of(one.objective) for one in verdicts}
+    unjudged = [family for family in families if family not in known and not has(judged, family)]
+    sure = all(one.surely_met for one in verdicts) and not unjudged
+    ttft, itl = figures.ttft_seconds, figures.itl_seconds
+    parts = [
+        f"{name} p99 {seconds(latency.p99.value)}"
+        for name, latency in (("TTFT", ttft), ("ITL", itl))
+        if latency.p99 is not None
+    ]
+    summary = f"Objectives are met{': ' if parts else '.'}{', '.join(parts)}{'.' if parts else ''}"
+    if unjudged:
+        summary += f" Not judged, for want of the signal: {', '.join(unjudged)}."
+    return Opinion("healthy", "high" if sure else "medium", summary)
+
+
+def _nothing_judged(families: Iterable[str]) -> str:
+    names = [family if family == "e2e" else family.upper() for family in families]
+    if not names:
+        return "Nothing to judge: this model has no objective."
+    return f"Nothing to judge yet: no observation of {' or '.join(names)} in this window."
+
+
+def without_standstill(judged: Window, stall: Stall | None, until: float, settings: Settings) -> Window:
+    """The window less any stretch of 10 s or more without a step while work was there (or a proven standstill), and
+    less the interval in which its victims were booked. The same object where there was none."""
+    cut: set[int] = set()
+    run: list[int] = []
+    for index, one in enumerate(judged.steps):
+        if not stepped(one) and work_in_hand(one.before) > 0:
+            run.append(index)
+            continue
+        if run and judged.steps[run[-1]].end - judged.steps[run[0]].start >= settings.thresholds.stall_seconds:
+            cut.update((*run, index))
+        run = []
+    if stall is not None:
+        cut.update(index for index, one in enumerate(judged.steps) if one.end > stall.since and one.start < until)
+    if not cut:
+        return judged
+    kept = [one for index, one in enumerate(judged.steps) if index not in cut]
+    return window(kept) or replace(judged, histograms={}, increases={})
+
+
+def _after_standstill(
+    judged: Window,
+    remaining: Window,
+    symptoms: Mapping[Symptom, float],
+    limits: Limits,
+    settings: Settings,
+    background: Background,
+    *,
+    wait_over_before: bool,
+) -> Opinion:
+    """The standstill, easing, explains the symptoms that go away without it; the rows judge what is left."""
+    thresholds = settings.thresholds
+    figures = numbers(remaining, thresholds, stall_seconds=stall_seconds(limits))
+    left = {one.symptom: one.ratio for one in judge(remaining, figures, limits, thresholds) if one.missed}
+    left |= other_symptoms(remaining, figures, limits, thresholds, wait_over_before=wait_over_before)
+    explained = [one for one in symptoms if one.objective not in {other.objective for other in left}]
+    standing = judged.seconds - remaining.seconds
+    causes = tuple(
+        Cause(
+            "engine_stalled",
+            one.objective,
+            _share_gone(one, judged, remaining),
+            "medium",
+            {"standstill_seconds": standing},
+            f"The engine stood still with work in hand (about {seconds(standing)}) and runs again; the slow"
+            " requests in this window are the ones it held up.",
+            REMEDIES["engine_stalled"],
+            "slow requests outside that stretch.",
+            easing=True,
+        )
+        for one in explained
+    )
+    if left:
+        found = diagnose(left, remaining, figures, limits, thresholds, background)
+        return Opinion(
+            found.verdict,
+            found.confidence,
+            found.causes[0].summary,
+            (*found.causes, *causes),
+            tuple(symptoms),
+            surely=found.surely,
+        )
+    return Opinion("engine_stalled", "medium", causes[0].summary, causes, tuple(symptoms))
+
+
+def _share_gone(symptom: Symptom, judged: Window, remaining: Window) -> float:
+    """Share of the observations over the limit that came with the standstill; 1 where they cannot be counted."""
+    family = symptom.objective.partition("_")[0]
+    whole, rest = judged.histograms.get(family), remaining.histograms.get(family)
+    if whole is None or rest is None or symptom.limit_seconds is None:
+        return 1.0
+    over = count_above(whole, symptom.limit_seconds).interpolated
+    return 1.0 if over <= 0 else max(0.0, 1 - count_above(rest, symptom.limit_seconds).interpolated / over)
+
+
+def stalled_opinion(stall: Stall, progress: Progress, page: Snapshot) -> Opinion:
+    """A proven standstill, whatever the latencies of those who are through say."""
+    evidence: dict[str, float | str] = {
+        "still_seconds": stall.seconds,
+        "running": page.gauges.get("running", 0.0),
+        "waiting": page.gauges.get("waiting", 0.0),
+        "longest_step_seconds": progress.longest_step,
+    }
+    if "kv_usage" in page.gauges:
+        evidence["kv_usage"] = page.gauges["kv_usage"]
+    summary, mind = _stall_words(stall, progress, page)
+    confidence: Confidence = "high" if stall.certain else "low"
+    cause = Cause(
+        stall.kind,
+        "progress",
+        1.0,
+        confidence,
+        evidence,
+        summary,
+        REMEDIES[stall.kind],
+        mind,
+        missing=() if progress.http_known else ("http_finishes",),
+    )
+    symptom = Symptom("progress", None, None, stall.certain, "critical")
+    return Opinion(stall.kind, confidence, summary, (cause,), (symptom,), surely=True)
+
+
+def _stall_words(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:
+    running, waiting = number(page.gauges.get("running", 0.0)), number(page.gauges.get("waiting", 0.0))
+    if stall.kind == "admission_stalled":
+        return (
+            f"{waiting} requests wait and nobody has been admitted for {seconds(stall.seconds)}, while {running}"
+            f" running still {'get' if progress.tokens_flow else 'got'} tokens ({stall.why}).",
+            "a first token, or nobody waiting for room.",
+        )
+    if stall.why == "connections":
+        return (
+            f"Connections pile up ({number(progress.fds)} open, {number(progress.fds_at_move)} when the engine last"
+            f" made a step) and nothing has moved for {seconds(stall.seconds)}. Either the engine hangs or clients hold"
+            " connections without asking: send one probe request.",
+            "one probe request that is answered.",
+        )
+    usage = page.gauges.get("kv_usage")
+    odd = ""
+    if page.gauges.get("running") == 0 and page.gauges.get("waiting_capacity", 0.0) > 0 and usage is not None:
+        odd = f" They wait for capacity with the KV cache at {percent(usage)}: admission is broken."
+    sure = f"Nothing has moved for {seconds(stall.seconds)} with {running} running and {waiting} waiting.{odd}"
+    if stall.certain:
+        return f"{sure} No request has ended either: the engine hangs.", "any token, step or finished request."
+    return (
+        f"{sure} Either the engine hangs, or all clients hung up at once and the gauges are stale (the pages do not say"
+        " which): send one probe request.",
+        "one probe request that is answered.",
+    )

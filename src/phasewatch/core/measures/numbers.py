@@ -1,0 +1,246 @@
+"""Window -> Numbers: every figure that the document and the gauges show. Unknown is None, nothing is judged."""
+
+from phasewatch.core.measures.histogram import edges, in_buckets
+from phasewatch.core.measures.phases import computed_prompt_tokens, count_of, mean_of, phases, prefill_time_ratio
+from phasewatch.core.measures.quantile import latency
+from phasewatch.core.measures.window import scrapes
+from phasewatch.core.model import Histogram, KvCache, Latency, Numbers, Queue, Speculation, Tokens, Window
+from phasewatch.core.settings import Estimator, Thresholds
+
+
+def numbers(
+    window: Window,
+    thresholds: Thresholds,
+    *,
+    stall_seconds: float = 1.0,
+    estimator: Estimator = "sums",
+    seconds_per_prompt_token: float | None = None,
+    step_seconds: float | None = None,
+) -> Numbers:
+    """All figures of one window. stall_seconds: gaps longer than this are stalls (objective itl_stall).
+
+    seconds_per_prompt_token, step_seconds: of the engine's own past, where it has any (phases.prefill_time_ratio).
+    """
+    tpot = _tpot(window, estimator)
+    return Numbers(
+        window_seconds=window.seconds,
+        ttft_seconds=_latency(window, "ttft", estimator),
+        itl_seconds=_latency(window, "itl", estimator),
+        tpot_seconds=tpot,
+        e2e_seconds=_latency(window, "e2e", estimator),
+        itl_stalled_ratio=stalled_ratio(window.histograms.get("itl"), stall_seconds),
+        phases=phases(window, thresholds),
+        queue=_queue(window),
+        kv_cache=_kv_cache(window),
+        tokens=_tokens(window, tpot.mean),
+        prefill_time_ratio=prefill_time_ratio(window, seconds_per_prompt_token, step_seconds),
+        speculation=_speculation(window),
+    )
+
+
+def _latency(window: Window, name: str, estimator: Estimator) -> Latency:
+    histogram = window.histograms.get(name)
+    if histogram is None:
+        return Latency(0)
+    sums = [step.histograms[name] for step in window.steps if name in step.histograms] if estimator == "sums" else ()
+    return latency(histogram, sums)
+
+
+def _tpot(window: Window, estimator: Estimator) -> Latency:
+    """Before 0.11 there is no TPOT histogram: its mean over tokens is decode seconds / (tokens - requests)."""
+    if "tpot" in window.histograms:
+        return _latency(window, "tpot", estimator)
+    decode, output = window.histograms.get("decode"), window.histograms.get("output_length")
+    if decode is None or output is None or decode.total is None or output.total is None:
+        return Latency(0)
+    gaps = output.total - output.count
+    return Latency(round(decode.count), decode.total / gaps if gaps > 0 and mean_of(window, "decode") else None)
+
+
+def stalled_ratio(itl: Histogram | None, stall_seconds: float) -> float | None:
+    """Share of the streaming time spent in gaps longer than stall_seconds: gaps x low bucket edge / ITL sum.
+
+    None where no gap was seen or the page has no sum.
+    """
+    if itl is None or itl.count <= 0 or not itl.total:
+        return None
+    stalled = sum(
+        count * edges(itl, at)[0] for at, count in enumerate(in_buckets(itl)) if edges(itl, at)[0] >= stall_seconds
+    )
+    return min(1.0, max(0.0, stalled / itl.total))
+
+
+def waiting_for_capacity(window: Window) -> str:
+    """The signal that says who waits for room: deferred requests (remote KV, grammar, LoRA) are no overload."""
+    return "waiting_capacity" if "waiting_capacity" in window.gauges else "waiting"
+
+
+def _rate(window: Window, name: str) -> float | None:
+    value = window.increases.get(name)
+    return None if value is None or window.seconds <= 0 else value / window.seconds
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def _queue(window: Window) -> Queue:
+    seconds, gauges = window.seconds, window.gauges
+    running, waiting = gauges.get("running"), gauges.get(waiting_for_capacity(window))
+    deferred, all_waiting = gauges.get("waiting_deferred"), gauges.get("waiting")
+    first = window.histograms["ttft"].count if "ttft" in window.histograms else None
+    admissions = None if first is None or seconds <= 0 else first / seconds
+    wait, censored = expected_wait(window)
+    gave_up, before_first = gave_up_ratios(window)
+    failed = failures(window)
+    return Queue(
+        running=None if running is None else running.last,
+        waiting=None if all_waiting is None else all_waiting.last,
+        waiting_deferred=None if deferred is None else deferred.last,
+        growth_per_second=None if waiting is None else slope(window, waiting_for_capacity(window)),
+        arrivals_per_second=arrivals_per_second(window),
+        admissions_per_second=admissions,
+        expected_wait_seconds=wait,
+        expected_wait_censored=censored,
+        gave_up_ratio=gave_up,
+        gave_up_before_first_token_ratio=before_first,
+        failed_per_second=None if failed is None or seconds <= 0 else failed / seconds,
+    )
+
+
+def expected_wait(window: Window) -> tuple[float | None, bool | None]:
+    """(seconds, censored): waiting / admissions per second; with none admitted, waiting x window as a lower bound."""
+    waiting = window.gauges.get(waiting_for_capacity(window))
+    if waiting is None or "ttft" not in window.histograms or window.seconds <= 0:
+        return None, None
+    admitted = window.histograms["ttft"].count
+    if waiting.last == 0:
+        return 0.0, False
+    if admitted == 0:
+        return waiting.last * window.seconds, True
+    return waiting.last * window.seconds / admitted, False
+
+
+def in_flight_change(window: Window) -> float | None:
+    """By how much running + waiting grew over the window; None where a page lacks either. What a restart threw away
+    did not finish: only those that the new process has count since then."""
+    names = ("running", "waiting")
+    if not all(name in page for name in names for page in scrapes(window)):
+        return None
+    before = [one.before if not one.restarted else dict.fromkeys(names, 0.0) for one in window.steps]
+    return sum(one.after[name] - old[name] for one, old in zip(window.steps, before, strict=True) for name in names)
+
+
+def arrivals_per_second(window: Window) -> float | None:
+    change, finished = in_flight_change(window), window.increases.get("finished")
+    if change is None or finished is None or window.seconds <= 0:
+        return None
+    return max(0.0, max(finished, window.increases.get("http_finishes", 0.0)) + change) / window.seconds
+
+
+def gave_up_ratios(window: Window) -> tuple[float | None, float | None]:
+    """(all, before the first token) as shares of the HTTP finishes.
+
+    gave up = 2xx finishes - request_success; before the first token = 2xx finishes - first tokens - running at the
+    window's start. None without HTTP counters, or where one call carries several prompts.
+    """
+    increases = window.increases
+    http, good, finished = (increases.get(name) for name in ("http_finishes", "http_2xx", "finished"))
+    if http is None or good is None or finished is None or finished > http or "ttft" not in window.histograms:
+        return None, None
+    if http == 0:
+        return 0.0, 0.0
+    running = scrapes(window)[0].get("running", 0.0)
+    before_first = good - window.histograms["ttft"].count - running
+    return max(0.0, good - finished) / http, max(0.0, before_first) / http
+
+
+def failures(window: Window) -> float | None:
+    """Requests that failed: 5xx answers, or error finishes and rejections (a rejection is a 503 as well)."""
+    increases = window.increases
+    known = [increases[name] for name in ("http_5xx", "finished_error", "rejections") if name in increases]
+    if not known:
+        return None
+    return max(increases.get("http_5xx", 0.0), increases.get("finished_error", 0.0) + increases.get("rejections", 0.0))
+
+
+def slope(window: Window, name: str) -> float | None:
+    """Least-squares change of a gauge per second over the window's scrapes; None with fewer than three."""
+    start = window.steps[0].start
+    points = [(0.0, window.steps[0].before), *((one.end - start, one.after) for one in window.steps)]
+    known = [(at, page[name]) for at, page in points if name in page]
+    if len(known) < 3:
+        return None
+    mean_at = sum(at for at, _ in known) / len(known)
+    mean_value = sum(value for _, value in known) / len(known)
+    spread = sum((at - mean_at) ** 2 for at, _ in known)
+    return sum((at - mean_at) * (value - mean_value) for at, value in known) / spread if spread > 0 else None
+
+
+def capacity_tokens(window: Window) -> float | None:
+    """KV capacity of the engine in tokens: kv_cache_size_tokens, else blocks x block size."""
+    gauges = window.gauges
+    if "kv_capacity_tokens" in gauges:
+        return gauges["kv_capacity_tokens"].last
+    if "kv_blocks" in gauges and "block_size" in gauges:
+        return gauges["kv_blocks"].last * gauges["block_size"].last
+    return None
+
+
+def _kv_cache(window: Window) -> KvCache:
+    usage = window.gauges.get("kv_usage")
+    growth = None if usage is None else slope(window, "kv_usage")
+    filling = usage is not None and growth is not None and growth > 0
+    return KvCache(
+        usage_ratio=None if usage is None else usage.last,
+        capacity_tokens=capacity_tokens(window),
+        preemptions_per_second=_rate(window, "preemptions"),
+        time_to_full_seconds=max(0.0, 1 - usage.last) / growth if filling and usage and growth else None,
+    )
+
+
+def _tokens(window: Window, tpot: float | None) -> Tokens:
+    computed = computed_prompt_tokens(window)
+    first = count_of(window, "ttft")
+    prompt_mean = _length(window, "prompt_length", "prompt_tokens")
+    output_mean = mean_of(window, "output_length")
+    prefill, lengths = window.histograms.get("prefill"), window.histograms.get("computed_prompt_length")
+    comparable = prefill is not None and lengths is not None and mean_of(window, "prefill") is not None
+    return Tokens(
+        prompt_per_second=_rate(window, "prompt_tokens"),
+        computed_prompt_per_second=None if computed is None or window.seconds <= 0 else computed / window.seconds,
+        generation_per_second=_rate(window, "generation_tokens"),
+        prefix_hit_ratio=_reuse(window),
+        prompt_mean=prompt_mean,
+        computed_prompt_mean=_ratio(computed, first),
+        output_mean=output_mean,
+        context_mean=None if prompt_mean is None or output_mean is None else prompt_mean + output_mean / 2,
+        prefill_speed=_ratio(lengths.total, prefill.total) if comparable and lengths and prefill else None,
+        decode_speed=None if not tpot else 1 / tpot,
+    )
+
+
+def _reuse(window: Window) -> float | None:
+    """Share of the prompt tokens asked for that came from a cache, this engine's or an external one.
+
+    Of the external counters only the hits are used: some versions count its queries for the whole prompt.
+    """
+    hits, queries = window.increases.get("prefix_hits"), window.increases.get("prefix_queries")
+    if hits is None or not queries:
+        return None
+    return min(1.0, (hits + window.increases.get("external_prefix_hits", 0.0)) / queries)
+
+
+def _length(window: Window, histogram: str, counter: str) -> float | None:
+    """Mean tokens a request: of those that finished, else tokens counted / first tokens."""
+    known = mean_of(window, histogram)
+    return known if known is not None else _ratio(window.increases.get(counter), count_of(window, "ttft"))
+
+
+def _speculation(window: Window) -> Speculation:
+    accepted, drafts = window.increases.get("spec_accepted_tokens"), window.increases.get("spec_drafts")
+    per_draft = _ratio(accepted, drafts)
+    return Speculation(
+        acceptance_ratio=_ratio(accepted, window.increases.get("spec_draft_tokens")),
+        mean_accepted_length=None if per_draft is None else 1 + per_draft,  # the bonus token included
+    )

@@ -1,0 +1,324 @@
+"""An engine's own past, kept in the process: how fast it decoded and prefilled at which batch and context.
+
+It survives restarts of the engine: that is when flags change, and the comparison is wanted most.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil, exp, floor, log
+from statistics import mean, median
+
+from phasewatch.core.measures.gaps import unfinished_prompts
+from phasewatch.core.measures.phases import computed_prompt_tokens, pace_without_prefill, shared
+from phasewatch.core.measures.window import scrapes
+from phasewatch.core.model import Numbers, Step, Window
+from phasewatch.core.settings import Thresholds
+
+_REMEMBERED_WINDOWS = 2000  # hours at one a round
+_REMEMBERED_PACES = 200  # of each load
+_ENOUGH = 2  # one alone may be a transition
+_ENOUGH_STEPS = 3
+_APART_SECONDS = 10.0
+_MINUTE = 60.0
+_COVERED = 20.0  # seconds of a minute: less is an episode of a few requests
+_HIGH = 0.9
+_TWICE = 3  # bands: 1.25 to the third is about two
+_EXTRAPOLATED = 4.0  # times the largest batch known: further the slope's own error is as large as what it tells
+_ENOUGH_GAPS = 5  # for an interval's mean to be a pace
+# The best minutes of those seen: what the engine can do, even where trouble has lasted longer than calm.
+_LOW = 0.1
+_MIXED_RHO = 0.5  # with prefill taking more of the time, what is left for a pace is mostly error
+
+Load = tuple[int, int | None, bool]  # bands of batch and context; whether a gap is of a step with drafts
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds per token at a load. batch: requests a step serves; context: tokens each of them carries; covers: the
+    seconds of time that it is the mean of."""
+
+    at: float
+    batch: float
+    context: float | None
+    seconds: float
+    covers: float
+    speculating: bool = False  # then a gap is of a step that may yield several tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One window of one engine. pace: ITL without prefill's share, None where that is unknown."""
+
+    at: float
+    batch: float
+    running_max: float
+    context: float | None
+    output: float | None
+    pace: float | None
+    tpot: float | None
+    speculating: bool
+    seconds_per_prompt_token: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PastView:
+    """What the past says of the present window; None where it has nothing comparable.
+
+    unloaded_pace: at running <= 2. same_pace: what the present pace would be, had loads like the present ones taken
+    what they took before; same_spread: how far above it such intervals reached then, as a ratio.
+    shorter_pace, shorter_context: the same for this batch with contexts at most half as long.
+    tpot_without_speculation: at this batch. seconds_per_prompt_token: at running <= 1. All in seconds.
+    """
+
+    unloaded_pace: float | None = None
+    same_pace: float | None = None
+    same_spread: float = 1.0
+    shorter_pace: float | None = None
+    shorter_context: float | None = None
+    tpot_without_speculation: float | None = None
+    seconds_per_prompt_token: float | None = None
+
+
+class Past:
+    """A bounded memory. Windows that overlap the one being judged are not its past."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._width = log(thresholds.alike_ratio)
+        self._clear = thresholds.symptom_ratio
+        self._windows: deque[Moment] = deque(maxlen=_REMEMBERED_WINDOWS)
+        self._paces: dict[Load, deque[Pace]] = {}
+        self._unloaded: deque[Pace] = deque(maxlen=_REMEMBERED_PACES)
+        self._admitted: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_PACES)  # first tokens, prompt tokens
+        self._now: Moment | None = None
+        self._fresh = 0
+
+    def remember_step(self, step: Step) -> None:
+        """An interval between two pages, at the prefill speed of the last window."""
+        first = step.histograms.get("ttft")
+        if first is not None and first.count > 0 and "prompt_tokens" in step.increases:
+            self._admitted.append((first.count, step.increases["prompt_tokens"]))
+        pace = self._pace_of(step)
+        if pace is not None:
+            self._fresh += 1
+            self._add(pace)
+            if pace.batch <= 2 and max(step.before.get("running", 0.0), step.after.get("running", 0.0)) <= 2:
+                self._unloaded.append(pace)
+
+    def remember(self, moment: Moment) -> None:
+        """A window, however often one is evaluated: windows that are nearly the same are one. Its pace is remembered
+        only where its own intervals gave none: busy engines that are seldom asked have no interval of decode."""
+        self._now = moment
+        if self._windows and moment.at - self._windows[-1].at < _APART_SECONDS:
+            return
+        self._windows.append(moment)
+        fresh, self._fresh = self._fresh, 0
+        if moment.pace is not None and fresh < _ENOUGH:
+            pace = _of_window(moment, moment.pace)
+            self._add(pace)
+            if moment.running_max <= 2:
+                self._unloaded.append(pace)
+
+    def seconds_per_prompt_token(self, before: float) -> float | None:
+        """At running <= 1: nothing else took part in those prefills."""
+        alone = (one for one in self._windows if one.at <= before and one.running_max <= 1)
+        return _low([one.seconds_per_prompt_token for one in alone if one.seconds_per_prompt_token is not None])
+
+    def step_seconds(self, *, speculating: bool | None = None) -> float | None:
+        """A decode step at running <= 2."""
+        return _usual(one for one in self._unloaded if speculating in (None, one.speculating))
+
+    def view(self, now: Moment, steps: Sequence[Step]) -> PastView:
+        """What is comparable with `now`, the window of `steps`, among what ended before it began."""
+        before = steps[0].start
+        paces = [pace for known in self._paces.values() for pace in known if pace.at > before]
+        if len(paces) < _ENOUGH_STEPS:
+            paces = [] if now.pace is None else [_of_window(now, now.pace)]
+        same, spread, _ = self._reference(paces, before, shorter=False)
+        shorter, _, context = self._reference(paces, before, shorter=True)
+        band = self._band(now.batch)
+        plain = [
+            one.tpot
+            for one in self._windows
+            if one.tpot and one.at <= before and not one.speculating and abs(self._band(one.batch) - band) <= 1
+        ]
+        return PastView(
+            unloaded_pace=self.step_seconds(speculating=now.speculating),
+            same_pace=None if same is None or now.pace is None else now.pace / same,
+            same_spread=spread,
+            shorter_pace=None if shorter is None or now.pace is None else now.pace / shorter,
+            shorter_context=context,
+            tpot_without_speculation=_low(plain),
+            seconds_per_prompt_token=self.seconds_per_prompt_token(before),
+        )
+
+    def _reference(
+        self, paces: Sequence[Pace], before: float, *, shorter: bool
+    ) -> tuple[float | None, float, float | None]:
+        """(how many times slower than before at the same loads, how many times slower intervals could be then, the
+        contexts of then)."""
+        by_load: dict[Load, list[float]] = {}
+        for pace in paces:
+            by_load.setdefault(self._load(pace), []).append(pace.seconds)
+        ratios: list[float] = []
+        spreads: list[float] = []
+        contexts: list[float] = []
+        for load, seconds in by_load.items():
+            then = [
+                pace
+                for other, known in self._paces.items()
+                if self._comparable(load, other, shorter=shorter)
+                for pace in known
+                if pace.at <= before
+            ]
+            minute = _best_minute(then)
+            known = [_median(minute) if minute else None, None if shorter else self._extrapolated(load, before)]
+            usual = min((one for one in known if one is not None), default=None)
+            if usual:
+                ratios.extend(one / usual for one in seconds)
+                spreads.append(self._spread(minute))
+                contexts.extend(pace.context for pace in then if pace.context is not None)
+        if not ratios:
+            return None, 1.0, None
+        return mean(ratios), max(spreads), median(contexts) if contexts else None
+
+    def _spread(self, minute: Sequence[Pace]) -> float:
+        """How far above their median intervals of that minute reached; a short episode proves only what is clear."""
+        if sum(pace.covers for pace in minute) < _COVERED:
+            return self._clear
+        return minute[ceil(_HIGH * (len(minute) - 1))].seconds / _median(minute)
+
+    def _extrapolated(self, load: Load, before: float) -> float | None:
+        """What a larger batch than was usual should take: a step's time grows in a straight line with the batch.
+
+        The least of the lines through two known batches at this context, one about twice the other, reaching up to
+        four times the larger: a load that was only met in trouble does not hide that it was trouble.
+        """
+        known: dict[int, float] = {}
+        for band in {other[0] for other in self._paces if other[0] < load[0] - 1}:
+            then = (
+                pace
+                for other, paces in self._paces.items()
+                if other[0] == band and self._comparable((band, *load[1:]), other, shorter=False)
+                for pace in paces
+                if pace.at <= before
+            )
+            usual = _usual(then)
+            if usual is not None:
+                known[band] = usual
+        wanted = exp(load[0] * self._width)
+        lines: list[float] = []
+        for low, high in combinations(sorted(known), 2):
+            small, large = exp(low * self._width), exp(high * self._width)
+            if high - low >= _TWICE and wanted <= _EXTRAPOLATED * large:
+                slope = max(0.0, known[high] - known[low]) / (large - small)
+                lines.append(known[high] + slope * (wanted - large))
+        return min(lines, default=None)
+
+    @staticmethod
+    def _comparable(load: Load, other: Load, *, shorter: bool) -> bool:
+        """Neighbouring bands are the same load; three bands below is about half."""
+        if abs(load[0] - other[0]) > 1 or load[1] is None or other[1] is None or load[2] != other[2]:
+            return False
+        return other[1] <= load[1] - _TWICE if shorter else abs(load[1] - other[1]) <= 1
+
+    def _add(self, pace: Pace) -> None:
+        self._paces.setdefault(self._load(pace), deque(maxlen=_REMEMBERED_PACES)).append(pace)
+
+    def _load(self, pace: Pace) -> Load:
+        return self._band(pace.batch), None if pace.context is None else self._band(pace.context), pace.speculating
+
+    def _band(self, value: float) -> int:
+        return floor(log(max(value, 1.0)) / self._width)
+
+    def _pace_of(self, step: Step) -> Pace | None:
+        """The pace of an interval: its ITL less the time that its own prompts took; None where they took most of it,
+        where requests were evicted or prompts are not booked yet, or where nothing tells how long a prompt token
+        takes."""
+        itl = step.histograms.get("itl")
+        if itl is None or not itl.total or itl.count < _ENOUGH_GAPS or step.increases.get("preemptions", 0.0) > 0:
+            return None
+        if unfinished_prompts(step):
+            return None
+        prompts = computed_prompt_tokens(step)
+        per_token = None if self._now is None else self._now.seconds_per_prompt_token
+        if prompts is None or (prompts > 0 and per_token is None):
+            return None
+        iterations = step.histograms.get("iteration_tokens")
+        running = (step.before.get("running", 0.0) + step.after.get("running", 0.0)) / 2
+        share = prompts * (per_token or 0.0) / step.seconds if shared(step) else 0.0
+        if share > _MIXED_RHO:
+            return None
+        # Several API servers count iterations more than once; a page without a start time may be theirs.
+        exact = iterations is not None and iterations.count > 0 and "start_time" in step.after
+        batch = itl.count / iterations.count if exact and iterations else running
+        pace = itl.total / itl.count * (1 - share)
+        speculating = step.increases.get("spec_drafts", 0.0) > 0
+        return Pace(step.end, batch, self._context(running), pace, step.seconds, speculating)
+
+    def _context(self, running: float) -> float | None:
+        """Tokens each running request carries: those that run are the last ones admitted."""
+        count = tokens = 0.0
+        for admitted, prompts in reversed(self._admitted):
+            count, tokens = count + admitted, tokens + prompts
+            if count >= running:
+                break
+        return tokens / count + (self._now.output or 0.0) / 2 if count and self._now else None
+
+
+def _of_window(moment: Moment, pace: float) -> Pace:
+    return Pace(moment.at, moment.batch, moment.context, pace, _APART_SECONDS, moment.speculating)
+
+
+def _best_minute(paces: Iterable[Pace]) -> list[Pace]:
+    """The paces of one of the best minutes, ascending; empty without two in any minute. Minutes, by their medians,
+    since prompts are booked whole in the interval in which they end: single intervals err either way."""
+    minutes: dict[int, list[Pace]] = {}
+    for pace in paces:
+        minutes.setdefault(int(pace.at // _MINUTE), []).append(pace)
+    known = sorted((one for one in minutes.values() if len(one) >= _ENOUGH), key=_median)
+    return sorted(known[int(_LOW * (len(known) - 1))], key=lambda pace: pace.seconds) if known else []
+
+
+def _median(paces: Iterable[Pace]) -> float:
+    return median(pace.seconds for pace in paces)
+
+
+def _usual(paces: Iterable[Pace]) -> float | None:
+    minute = _best_minute(paces)
+    return _median(minute) if minute else None
+
+
+def _low(values: Sequence[float]) -> float | None:
+    """The lowest tenth of the values; None of too few."""
+    return sorted(values)[int(_LOW * (len(values) - 1))] if len(values) >= _ENOUGH else None
+
+
+def moment(at: float, window: Window, numbers: Numbers) -> Moment:
+    """The present window as a moment to compare and to remember."""
+    running = [page["running"] for page in scrapes(window) if page.get("running", 0.0) > 0]
+    itl, prefill_ratio = numbers.itl_seconds.mean, numbers.prefill_time_ratio
+    return Moment(
+        at=at,
+        batch=sum(running) / len(running) if running else 0.0,
+        running_max=window.gauges["running"].max if "running" in window.gauges else 0.0,
+        context=arriving_context(window, numbers),
+        output=numbers.tokens.output_mean,
+        pace=None
+        if prefill_ratio == 1
+        else pace_without_prefill(window, itl, prefill_ratio),  # 1 leaves no time for a pace
+        tpot=numbers.tpot_seconds.mean,
+        speculating=window.increases.get("spec_drafts", 0.0) > 0,
+        seconds_per_prompt_token=None if not numbers.tokens.prefill_speed else 1 / numbers.tokens.prefill_speed,
+    )
+
+
+def arriving_context(window: Window, numbers: Numbers) -> float | None:
+    """Tokens a running request carries on average: prompt of those admitted (known at once, not only when they
+    finish) + half the mean output."""
+    first = window.histograms.get("ttft")
+    prompts = window.increases.get("prompt_tokens")
+    if first is None or first.count <= 0 or prompts is None:
+        return numbers.tokens.context_mean
+    return prompts / first.count + (numbers.tokens.output_mean or 0.0) / 2

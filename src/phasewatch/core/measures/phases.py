@@ -1,0 +1,167 @@
+"""Where the time went: queue, prefill, decode and front end from exact sums; prefill's share of the engine's time."""
+
+from itertools import takewhile
+
+from phasewatch.core.measures.gaps import unfinished_prompts
+from phasewatch.core.measures.histogram import mean
+from phasewatch.core.model import Histogram, Phase, Phases, Step, Window
+from phasewatch.core.settings import Thresholds
+
+_ENOUGH_FOR_FRONTEND = 5  # first tokens and finishes each
+_MUCH_UNBOOKED = 0.2  # of the window: what is booked may then differ from what was computed by as much
+
+
+def mean_of(window: Window, name: str) -> float | None:
+    """The exact mean of a histogram signal over the window; None where unknown or impossible."""
+    histogram = window.histograms.get(name)
+    return None if histogram is None else mean(histogram)
+
+
+def count_of(window: Window, name: str) -> float:
+    histogram = window.histograms.get(name)
+    return 0.0 if histogram is None else histogram.count
+
+
+def steady(window: Window, thresholds: Thresholds) -> bool:
+    """Whether first tokens and finishes are of about the same requests, so that their means may be subtracted.
+
+    As many of one as of the other, and no queue that grew or shrank meanwhile: those who come out of a growing queue
+    waited longer than those who finish.
+    """
+    first, finished = count_of(window, "ttft"), count_of(window, "e2e")
+    queued = sum(step.after.get("waiting", 0.0) - step.before.get("waiting", 0.0) for step in window.steps)
+    most = thresholds.steady_difference * max(first, finished)
+    return min(first, finished) >= _ENOUGH_FOR_FRONTEND and abs(first - finished) <= most and abs(queued) <= most
+
+
+def frontend_seconds(window: Window, thresholds: Thresholds) -> float | None:
+    """TTFT - queue - prefill of a steady window: time outside the engine before the first token. Never negative."""
+    ttft, queue, prefill = (mean_of(window, name) for name in ("ttft", "queue", "prefill"))
+    if ttft is None or queue is None or prefill is None or not steady(window, thresholds):
+        return None
+    outside = ttft - queue - prefill
+    return outside if outside >= 0 else None
+
+
+def output_lag_seconds(window: Window, thresholds: Thresholds) -> float | None:
+    """e2e - TTFT - decode of a steady window: time outside the engine after the first token. Never negative."""
+    e2e, ttft, decode = (mean_of(window, name) for name in ("e2e", "ttft", "decode"))
+    if e2e is None or ttft is None or decode is None or not steady(window, thresholds):
+        return None
+    lag = e2e - ttft - decode
+    return lag if lag >= 0 else None
+
+
+def phases(window: Window, thresholds: Thresholds) -> Phases:
+    """Means of the requests that finished in the window, and each one's share of the known means' sum."""
+    means = {
+        "queue": mean_of(window, "queue"),
+        "prefill": mean_of(window, "prefill"),
+        "decode": mean_of(window, "decode"),
+        "frontend": frontend_seconds(window, thresholds),
+    }
+    known = sum(value for value in means.values() if value is not None)
+    return Phases(
+        **{name: Phase(value, None if value is None or known <= 0 else value / known) for name, value in means.items()}
+    )
+
+
+def computed_prompt_tokens(window: Window | Step) -> float | None:
+    """Prompt tokens that prefill really computed: the cached part costs nothing (prompt_tokens_total includes it)."""
+    increases = window.increases
+    if "computed_prompt_tokens" in increases:
+        return increases["computed_prompt_tokens"]
+    if "prompt_tokens" not in increases:
+        return None
+    # 0.8.5 counts prefix hits in blocks; the ratio is free of the unit.
+    queries, hits = increases.get("prefix_queries", 0.0), increases.get("prefix_hits", 0.0)
+    return increases["prompt_tokens"] * (1 - min(hits / queries, 1.0) if queries > 0 else 1.0)
+
+
+def prompt_steps(window: Window) -> float | None:
+    """Engine steps that carried a prompt: iterations of more tokens than requests ever ran at once (one each)."""
+    iterations, running = window.histograms.get("iteration_tokens"), window.gauges.get("running")
+    if iterations is None or running is None:
+        return None
+    return above_covering_edge(iterations, max(running.max, _largest_batch(window)))
+
+
+def _largest_batch(window: Window) -> float:
+    """The most streams a step served on average in any interval: scrapes alone miss short-lived requests."""
+    batches = (
+        one.histograms["itl"].count / one.histograms["iteration_tokens"].count
+        for one in window.steps
+        if "itl" in one.histograms and "iteration_tokens" in one.histograms and one.histograms["iteration_tokens"].count
+    )
+    return max(batches, default=0.0)
+
+
+def shared(window: Window | Step) -> bool:
+    """Whether streams may have shared steps with other requests' prompts. A request that runs alone computes its
+    prompt before its stream begins: then no gap holds any prefill. Several API servers over-count iterations."""
+    if isinstance(window, Window):
+        return any(shared(one) for one in window.steps)
+    if max(window.before.get("running", 0.0), window.after.get("running", 0.0)) > 1:
+        return True
+    itl, iterations = window.histograms.get("itl"), window.histograms.get("iteration_tokens")
+    exact = iterations is not None and "start_time" in window.after
+    return itl is not None and (not exact or iterations is None or itl.count > iterations.count)
+
+
+def pace_without_prefill(window: Window, itl_mean: float | None, prefill_time_ratio: float | None) -> float | None:
+    """Seconds per token if no prompt shared the engine: ITL mean x (1 - prefill_time_ratio)."""
+    part = prefill_part(window, prefill_time_ratio)
+    return None if itl_mean is None or part is None else itl_mean * (1 - part)
+
+
+def prefill_part(window: Window, prefill_time_ratio: float | None) -> float | None:
+    """Prefill's part of the streams' time: prefill_time_ratio, where they shared steps at all."""
+    return prefill_time_ratio if shared(window) else 0.0
+
+
+def above_covering_edge(histogram: Histogram, value: float) -> float | None:
+    """Observations above the lowest finite edge >= value; None where no finite edge covers it."""
+    for edge, count in zip(histogram.bounds[:-1], histogram.counts[:-1], strict=True):
+        if edge >= value:
+            return histogram.count - count
+    return None
+
+
+def prefill_time_ratio(
+    window: Window, seconds_per_token: float | None = None, step_seconds: float | None = None
+) -> float | None:
+    """Prefill's share of the engine's time, 0 to 1; None where it cannot be told.
+
+    Computed prompt tokens per second x seconds per computed token. The latter is the engine's own past at
+    running <= 1, else mean prefill time / (computed tokens / steps that carried a prompt). Several API servers
+    over-count iterations: without a process start time on the page (single process) only the own past will do.
+    step_seconds: an unloaded decode step, where known: the streams that share a prompt's step would have taken that
+    long anyway, so each prompt counts only for what it adds.
+    """
+    computed = computed_prompt_tokens(window)
+    if computed is None or window.seconds <= 0 or _unbooked_seconds(window) > _MUCH_UNBOOKED * window.seconds:
+        return None
+    if computed == 0:
+        return 0.0
+    shared_step = step_seconds or 0.0 if "running" in window.gauges and window.gauges["running"].max > 1 else 0.0
+    if seconds_per_token is not None:
+        spent = computed * seconds_per_token - count_of(window, "ttft") * shared_step
+    else:
+        prefill, carried = mean_of(window, "prefill"), prompt_steps(window)
+        if prefill is None or not carried or "start_time" not in window.gauges:
+            return None
+        spent = carried * (prefill - shared_step)
+    return min(1.0, max(0.0, spent / window.seconds))
+
+
+def _unbooked_seconds(window: Window) -> float:
+    """How long prompts have been computed by now that are not booked yet."""
+    return sum(step.seconds for step in takewhile(unfinished_prompts, reversed(window.steps)))
+
+
+def prefill_time_ratio_at_most(window: Window) -> float | None:
+    """An upper bound of it: the prefill times of all first tokens one after the other, though they share steps."""
+    prefill = mean_of(window, "prefill")
+    if prefill is None or "ttft" not in window.histograms or window.seconds <= 0:
+        return None
+    return min(1.0, count_of(window, "ttft") * prefill / window.seconds)

@@ -1,0 +1,1 @@
+"""A page of /metrics -> a Snapshot of each engine on it."""

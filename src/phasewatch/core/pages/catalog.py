@@ -1,0 +1,134 @@
+"""One row a signal: its stable name, kind, unit and every name vLLM ever gave it, newest first.
+
+A new vLLM name is one word in one row. Names are written without prefix (PREFIXES are tried for engine families) and
+as exposed in text 0.0.4; counters are recognised with or without `_total`. Old and new names are never added: per page
+and engine the newest name that has samples wins. Source of the names and versions: vLLM 0.8.5 to 0.33.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+# vLLM's own; the same where a colon is escaped (prometheus_client's OpenMetrics); Ray Serve's since and before 0.11.0;
+# KServe's aggregation.
+PREFIXES: tuple[str, ...] = ("vllm:", "vllm_", "ray_vllm_", "ray_vllm:", "kserve_vllm:")
+
+# Handlers that end in generated tokens; embeddings, tokenise and the like are no requests of ours.
+GENERATING_HANDLERS: tuple[str, ...] = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+
+Kind = Literal["gauge", "counter", "histogram", "info"]
+Unit = Literal["seconds", "tokens", "requests", "ratio", "events", "files", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """name: ours. names: vLLM's, newest first. where: label values that select (empty: all are added).
+
+    scope "engine": labels model_name, engine. "page": one value for the whole server (no engine label), stored in
+    Page.http and, where the page has one engine, not attributable to another. merge says how series of one engine
+    that differ in other labels join: "sum" for counters and split gauges, "max" where one process owns the truth.
+    lazy: the server makes a child only at its first event, so a family that is there without it counts 0.
+    fleet: how engines of a model join.
+    """
+
+    name: str
+    kind: Kind
+    unit: Unit
+    names: tuple[str, ...]
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scope: Literal["engine", "page"] = "engine"
+    merge: Literal["sum", "max"] = "max"
+    lazy: bool = False
+    fleet: Literal["sum", "max"] = "sum"
+    prefixed: bool = True
+
+
+def _gauge(name: str, unit: Unit, *names: str, fleet: Literal["sum", "max"] = "sum", **where: str) -> Signal:
+    return Signal(name, "gauge", unit, names, {k: (v,) for k, v in where.items()}, fleet=fleet)
+
+
+def _counter(name: str, unit: Unit, *names: str, lazy: bool = False, **where: str) -> Signal:
+    return Signal(name, "counter", unit, names, {k: (v,) for k, v in where.items()}, merge="sum", lazy=lazy)
+
+
+def _histogram(name: str, unit: Unit, *names: str) -> Signal:
+    return Signal(name, "histogram", unit, names, merge="sum")
+
+
+def _http(name: str, **where: tuple[str, ...]) -> Signal:
+    return Signal(
+        name, "counter", "requests", ("http_requests_total",), {"handler": GENERATING_HANDLERS, **where},
+        scope="page", merge="sum", lazy=True, prefixed=False,
+    )  # fmt: skip
+
+
+def _process(name: str, kind: Kind, unit: Unit, family: str) -> Signal:
+    return Signal(name, kind, unit, (family,), scope="page", prefixed=False)
+
+
+CATALOG: tuple[Signal, ...] = (
+    _gauge("running", "requests", "num_requests_running"),
+    _gauge("waiting", "requests", "num_requests_waiting"),
+    _gauge("waiting_capacity", "requests", "num_requests_waiting_by_reason", reason="capacity"),  # 0.20
+    _gauge("waiting_deferred", "requests", "num_requests_waiting_by_reason", reason="deferred"),
+    # gpu_* hidden in 0.11, gone in 0.12; 0.9.2 to 0.10.2 expose both.
+    _gauge("kv_usage", "ratio", "kv_cache_usage_perc", "gpu_cache_usage_perc", fleet="max"),
+    _gauge("awake", "", "engine_sleep_state", sleep_state="awake"),  # 0.11.1
+    # Unix time at which the process made its metrics: a restart hint where process_start_time_seconds is missing.
+    _gauge("created", "seconds", "generation_tokens_created"),
+    _counter("prompt_tokens", "tokens", "prompt_tokens_total"),
+    _counter("computed_prompt_tokens", "tokens", "prompt_tokens_by_source_total", source="local_compute"),  # 0.16
+    _counter("external_prompt_tokens", "tokens", "prompt_tokens_by_source_total", source="external_kv_transfer"),
+    _counter("generation_tokens", "tokens", "generation_tokens_total"),
+    _counter("preemptions", "events", "num_preemptions_total"),
+    # 0.8.5 counts blocks, later tokens: only their ratio is used.
+    _counter("prefix_queries", "tokens", "prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
+    _counter("prefix_hits", "tokens", "prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
+    _counter("external_prefix_queries", "tokens", "external_prefix_cache_queries_total"),  # 0.11.1
+    _counter("external_prefix_hits", "tokens", "external_prefix_cache_hits_total"),
+    _counter("finished", "requests", "request_success_total"),
+    # Lazy in the Rust frontend only. error is not: before 0.13 its absence says nothing.
+    _counter("finished_stop", "requests", "request_success_total", lazy=True, finished_reason="stop"),
+    _counter("finished_length", "requests", "request_success_total", lazy=True, finished_reason="length"),
+    _counter("finished_abort", "requests", "request_success_total", lazy=True, finished_reason="abort"),
+    _counter("finished_error", "requests", "request_success_total", finished_reason="error"),  # 0.13
+    _counter("spec_drafts", "events", "spec_decode_num_drafts_total"),
+    _counter("spec_draft_tokens", "tokens", "spec_decode_num_draft_tokens_total"),
+    _counter("spec_accepted_tokens", "tokens", "spec_decode_num_accepted_tokens_total"),
+    _histogram("ttft", "seconds", "time_to_first_token_seconds"),
+    # The old name was per step too; both are there in 0.10.2 to 0.11.2.
+    _histogram("itl", "seconds", "inter_token_latency_seconds", "time_per_output_token_seconds"),
+    _histogram("tpot", "seconds", "request_time_per_output_token_seconds"),  # 0.11.0
+    _histogram("e2e", "seconds", "e2e_request_latency_seconds"),
+    _histogram("queue", "seconds", "request_queue_time_seconds"),
+    _histogram("prefill", "seconds", "request_prefill_time_seconds"),
+    _histogram("decode", "seconds", "request_decode_time_seconds"),
+    _histogram("prompt_length", "tokens", "request_prompt_tokens"),
+    _histogram("output_length", "tokens", "request_generation_tokens"),
+    _histogram("computed_prompt_length", "tokens", "request_prefill_kv_computed_tokens"),  # 0.13
+    # A histogram in spite of its name; cached prompt tokens are left out only since 0.23.
+    _histogram("iteration_tokens", "tokens", "iteration_tokens_total"),
+    # KV hand-over between prefill and decode engines (P/D), each only with its connector.
+    _gauge("kv_fetch_waiting", "requests", "num_requests_kv_fetch_by_stage", stage="waiting_to_start"),  # 0.32
+    _gauge("kv_fetch_in_progress", "requests", "num_requests_kv_fetch_by_stage", stage="in_progress"),
+    _histogram("kv_transfer", "seconds", "nixl_xfer_time_seconds", "mooncake_xfer_time_seconds"),
+    # Labels of cache_config_info read as numbers; "None" is absent.
+    Signal("block_size", "info", "tokens", ("cache_config_info",), {"label": ("block_size",)}),
+    Signal("kv_blocks", "info", "", ("cache_config_info",), {"label": ("num_gpu_blocks",)}),
+    Signal("kv_capacity_tokens", "info", "tokens", ("cache_config_info",), {"label": ("kv_cache_size_tokens",)}),
+    Signal("prefix_caching", "info", "", ("cache_config_info",), {"label": ("enable_prefix_caching",)}),
+    Signal(
+        "rejections", "counter", "requests", ("admission_rejections_total",), scope="page", merge="sum", lazy=True
+    ),  # 0.32; no engine label
+    _http("http_finishes"),
+    _http("http_2xx", status=("2xx",)),
+    _http("http_5xx", status=("5xx",)),
+    _process("start_time", "gauge", "seconds", "process_start_time_seconds"),
+    _process("open_fds", "gauge", "files", "process_open_fds"),
+    _process("cpu_seconds", "counter", "seconds", "process_cpu_seconds_total"),
+)
+
+BY_NAME: Mapping[str, Signal] = {row.name: row for row in CATALOG}
+
+# Without these a page cannot say whether users are served well: the five families of the design.
+CORE_SIGNALS: tuple[str, ...] = ("ttft", "itl", "running", "waiting", "kv_usage")

@@ -1,0 +1,1 @@
+"""A Fleet -> what is handed out: numbers, document, metric families, comparisons."""

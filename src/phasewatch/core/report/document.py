@@ -1,0 +1,173 @@
+"""Fleet -> the diagnosis document `phasewatch/v1`: plain dicts, lists, strings and numbers, ready for JSON.
+
+Every key is always there; what is unknown is None, and so is a number that JSON cannot carry (NaN, infinity). Numbers
+keep their full precision, so that the document and the exported gauges agree to the last digit. Rows are sorted by
+target, model and engine ("10" after "2").
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from phasewatch.core.model import (
+    Cause,
+    EngineReport,
+    Fleet,
+    KvCache,
+    Latency,
+    ModelReport,
+    Numbers,
+    Phases,
+    Queue,
+    Speculation,
+    TargetReport,
+    Tokens,
+)
+from phasewatch.core.settings import FAMILIES
+
+SCHEMA = "phasewatch/v1"
+
+_NOTHING = Numbers(
+    window_seconds=0.0,
+    ttft_seconds=Latency(0),
+    itl_seconds=Latency(0),
+    tpot_seconds=Latency(0),
+    e2e_seconds=Latency(0),
+    itl_stalled_ratio=None,
+    phases=Phases(),
+    queue=Queue(),
+    kv_cache=KvCache(),
+    tokens=Tokens(),
+    prefill_time_ratio=None,
+    speculation=Speculation(),
+)
+
+
+def document(fleet: Fleet, *, wall_offset: float = 0.0) -> dict[str, Any]:
+    """The document. wall_offset: seconds that turn the fleet's clock into Unix time (0 shows its own clock)."""
+    return {
+        "schema": SCHEMA,
+        "at": _plain(fleet.at + wall_offset),
+        "window_seconds": _plain(fleet.window_seconds),
+        "engines": [_engine(report, wall_offset) for report in sorted(fleet.engines, key=engine_order)],
+        "models": [_model(report, fleet.engines) for report in sorted(fleet.models, key=model_order)],
+        "targets": [_target(report) for report in sorted(fleet.targets, key=lambda report: report.target)],
+    }
+
+
+def engine_order(report: EngineReport) -> tuple[str, str, int, str]:
+    target, model_name, engine = report.key
+    # Shorter numbers are smaller; int() refuses a label of thousands of digits.
+    return target, model_name, len(engine) if engine.isdecimal() else 0, engine
+
+
+def model_order(report: ModelReport) -> tuple[str, str]:
+    return report.model_name, report.role or ""
+
+
+def observed(latency: Latency, signal: str, missing: Iterable[str]) -> int | None:
+    """Observations in the window: 0 is "no traffic", None is "the page has no such histogram"."""
+    return None if latency.count == 0 and signal in missing else latency.count
+
+
+def missing_everywhere(model: ModelReport, engines: Iterable[EngineReport]) -> tuple[str, ...]:
+    """Signals that none of the model's engines has; the model's own rows are unknown where they need them."""
+    of_model = [r for r in engines if (r.key.model_name, r.role) == (model.model_name, model.role)]
+    return tuple(name for name in (of_model[0].missing if of_model else ()) if all(name in r.missing for r in of_model))
+
+
+def first_window(windows: Mapping[float, Numbers]) -> Numbers | None:
+    """The window that verdicts use."""
+    return next(iter(windows.values()), None)
+
+
+def encodable(text: str) -> str:
+    """Text that UTF-8 cannot carry (half a surrogate pair) would cost the whole answer: "?" in its place."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {encodable(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _latencies(numbers: Numbers | None, missing: Iterable[str]) -> dict[str, Any]:
+    known = numbers or _NOTHING
+    blocks = {}
+    for signal in FAMILIES:
+        latency: Latency = getattr(known, f"{signal}_seconds")
+        count = None if numbers is None else observed(latency, signal, missing)
+        blocks[f"{signal}_seconds"] = _plain(latency) | {"count": count}
+    return blocks
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    """What a cause lacks is part of the engine's `missing`."""
+    return {key: value for key, value in _plain(cause).items() if key != "missing"}
+
+
+def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
+    numbers = report.numbers or _NOTHING
+    return {
+        **_plain(report.key._asdict()),
+        "role": report.role,
+        "state": report.state,
+        "gauges_stale": report.gauges_stale,
+        "verdict": report.verdict,
+        "confidence": report.confidence,
+        "score": _plain(report.score),
+        "summary": _plain(report.summary),
+        "since": None if report.since is None else _plain(report.since + wall_offset),
+        "previous_verdict": report.previous_verdict,
+        "causes": [_cause(cause) for cause in report.causes],
+        "symptoms": _plain(report.symptoms),
+        "advisories": _plain(report.advisories),
+        "missing": list(dict.fromkeys((*report.missing, *(name for cause in report.causes for name in cause.missing)))),
+        **_latencies(report.numbers, report.missing),
+        "itl_stalled_ratio": _plain(numbers.itl_stalled_ratio),
+        "phases": _plain(numbers.phases),
+        "queue": _plain(numbers.queue),
+        "kv_cache": _plain(numbers.kv_cache),
+        "tokens": _plain(numbers.tokens),
+        "prefill_time_ratio": _plain(numbers.prefill_time_ratio),
+        "speculation": _plain(numbers.speculation),
+        "restarts": report.restarts,
+        "version": _plain(report.version),
+    }
+
+
+def _model(report: ModelReport, engines: Iterable[EngineReport]) -> dict[str, Any]:
+    numbers = first_window(report.windows)
+    return {
+        "model_name": _plain(report.model_name),
+        "role": report.role,
+        "engines": _plain(report.engines),
+        "verdict": report.verdict,
+        "confidence": report.confidence,
+        "causes": [_cause(cause) for cause in report.causes],
+        "symptoms": _plain(report.symptoms),
+        **_latencies(numbers, missing_everywhere(report, engines)),
+        "phases": _plain((numbers or _NOTHING).phases),
+        "queue": _plain((numbers or _NOTHING).queue),
+        "kv_cache": {
+            "usage_max": _plain(report.kv_usage_max),
+            "usage_mean": _plain(report.kv_usage_mean),
+            "worst_engine": _plain(report.worst_engine),
+        },
+        "outliers": _plain(report.outliers),
+    }
+
+
+def _target(report: TargetReport) -> dict[str, Any]:
+    keys = ("target", "url", "state", "last_error", "last_success_age_seconds", "scrape_seconds")
+    return {key: _plain(getattr(report, key)) for key in keys}

@@ -1,0 +1,257 @@
+"""Rows of export_rows' kind for what is no measurement: verdicts, objectives, states, targets and phasewatch itself."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from phasewatch.core.diagnosis.remedies import REMEDIES
+from phasewatch.core.diagnosis.verdicts import VERDICTS
+from phasewatch.core.model import CONFIDENCES, STATES, EngineReport, Latency, ModelReport, Numbers, TargetReport
+from phasewatch.core.report.document import first_window
+from phasewatch.core.report.measure_table import ESTIMATOR, Row, Samples, enum, one
+from phasewatch.core.settings import Limit, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An engine or a model with its limits. wall_offset: seconds from the fleet's clock to Unix time."""
+
+    report: EngineReport | ModelReport
+    limits: Limits
+    wall_offset: float
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """A target. at: Unix time of the evaluation."""
+
+    report: TargetReport
+    at: float
+
+    @property
+    def up(self) -> bool:
+        return self.report.state not in ("stale", "down")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """phasewatch itself. Times are Unix time; None: nothing was evaluated, or no configuration file was read."""
+
+    version: str
+    evaluated_at: float | None
+    reload_successful: bool | None
+    reloaded_at: float | None
+
+
+# --- verdicts and objectives -------------------------------------------------------------------------------------
+
+
+def _scores(judged: Judged) -> Samples:
+    best: dict[str, float] = {}
+    for cause in judged.report.causes:
+        best[cause.verdict] = max(cause.score, best.get(cause.verdict, 0.0))
+    return [((verdict,), score) for verdict, score in best.items()]
+
+
+def _since(judged: Judged) -> float | None:
+    report = judged.report
+    if not isinstance(report, EngineReport) or report.verdict is None or report.since is None:
+        return None
+    return report.since + judged.wall_offset
+
+
+def _measured(objective: str, numbers: Numbers | None) -> bool:
+    if numbers is None or objective == "itl_stall":
+        return numbers is not None and numbers.itl_stalled_ratio is not None
+    family, _, statistic = objective.partition("_")
+    latency: Latency = getattr(numbers, f"{family}_seconds")
+    return getattr(latency, statistic) is not None
+
+
+def _severities(limit: Limit) -> tuple[tuple[str, float], ...]:
+    return ("warning", limit.warning), ("critical", limit.critical)
+
+
+def _missed(judged: Judged) -> Iterator[tuple[tuple[str, str], float]]:
+    """0 where the objective was measured and met, nothing where it was not measured."""
+    symptoms = {symptom.objective: symptom for symptom in judged.report.symptoms}
+    numbers = first_window(judged.report.windows)
+    for name, limit in judged.limits.items():
+        symptom = symptoms.get(name)
+        if symptom is None and not _measured(name, numbers):
+            continue
+        for severity, _seconds in _severities(limit):
+            yield (name, severity), float(symptom is not None and severity in ("warning", symptom.severity))
+
+
+def _missed_surely(judged: Judged) -> Iterator[tuple[tuple[str, str], float]]:
+    """A symptom's `surely` speaks of the warning limit; the critical one lies below the bucket's low edge as well."""
+    symptoms = {symptom.objective: symptom for symptom in judged.report.symptoms}
+    for (name, severity), missed in _missed(judged):
+        symptom = symptoms.get(name)
+        if symptom is not None and severity == "critical" and name != "itl_stall" and symptom.value is not None:
+            missed *= symptom.value.low >= judged.limits[name].critical
+        yield (name, severity), missed * (symptom is not None and symptom.surely)
+
+
+VERDICT_ROWS: tuple[Row[Judged], ...] = (
+    Row(
+        "diagnosis",
+        "1 for the verdict that leads, over the first window; all 0 without traffic.",
+        enum(VERDICTS, lambda judged: judged.report.verdict),
+        ("verdict",),
+    ),
+    Row(
+        "diagnosis_score",
+        "Share of the excess that a cause accounts for, 0 to 1; only causes found.",
+        _scores,
+        ("verdict",),
+    ),
+    Row(
+        "diagnosis_confidence",
+        "1 for the confidence of the leading verdict.",
+        enum(CONFIDENCES, lambda judged: judged.report.confidence),
+        ("level",),
+    ),
+    Row(
+        "objective_missed",
+        "1 where an objective's limit is missed over the first window.",
+        _missed,
+        ("objective", "severity"),
+    ),
+    Row(
+        "objective_missed_surely",
+        "1 where an objective's limit is missed over the first window, whatever the histogram bucket hides.",
+        _missed_surely,
+        ("objective", "severity"),
+    ),
+)
+
+
+def _kv_capacity(judged: Judged) -> float | None:
+    numbers = first_window(judged.report.windows)
+    return None if numbers is None else numbers.kv_cache.capacity_tokens
+
+
+def _counts(kind: str) -> Callable[[Judged], Samples]:
+    def samples(judged: Judged) -> Samples:
+        assert isinstance(judged.report, EngineReport)
+        return [
+            ((objective, severity) if severity else (objective,), count)
+            for (of, objective, severity), count in sorted(judged.report.objective_counts.items())
+            if of == kind
+        ]
+
+    return samples
+
+
+ENGINE_ROWS: tuple[Row[Judged], ...] = (
+    Row("diagnosis_since_timestamp_seconds", "When the leading verdict was first seen.", one(_since)),
+    Row(
+        "kv_cache_capacity_tokens",
+        "Tokens that the engine's KV cache holds, from vllm:cache_config_info.",
+        one(_kv_capacity),
+    ),
+    Row(
+        "objective_observations_total",
+        "Observations judged against an objective, from the histogram that it names.",
+        _counts("observations"),
+        ("objective",),
+    ),
+    Row(
+        "objective_over_total",
+        f"Observations over an objective's limit, {ESTIMATOR}.",
+        _counts("over"),
+        ("objective", "severity"),
+    ),
+    Row(
+        "objective_over_surely_total",
+        "Observations in histogram buckets that lie wholly over an objective's limit.",
+        _counts("over_surely"),
+        ("objective", "severity"),
+    ),
+)
+
+# --- states, targets, limits, the service ------------------------------------------------------------------------
+
+STATE_ROWS: tuple[Row[EngineReport], ...] = (
+    Row("engine_state", "1 for the state of the engine.", enum(STATES, lambda report: report.state), ("state",)),
+)
+MODEL_STATE_ROWS: tuple[Row[ModelReport], ...] = (
+    Row(
+        "engines",
+        "Engines of the model in each state.",
+        lambda report: [((state,), report.engines.get(state, 0)) for state in STATES],
+        ("state",),
+    ),
+)
+LIMIT_ROWS: tuple[Row[Limits], ...] = (
+    Row(
+        "objective_seconds",
+        "Limit of a model's objective, from the configuration.",
+        lambda limits: [
+            ((name, severity), seconds) for name, limit in limits.items() for severity, seconds in _severities(limit)
+        ],
+        ("objective", "severity"),
+    ),
+)
+
+
+def _reasons(failures: Mapping[str, int]) -> Samples:
+    return [((reason,), count) for reason, count in sorted(failures.items())]
+
+
+def _last_success(polled: Polled) -> float | None:
+    age = polled.report.last_success_age_seconds
+    return None if age is None else polled.at - age
+
+
+TARGET_ROWS: tuple[Row[Polled], ...] = (
+    Row("target_up", "1 where the last scrape of the target succeeded.", one(lambda polled: polled.up)),
+    Row(
+        "target_scrape_duration_seconds",
+        "How long the last successful scrape took.",
+        one(lambda polled: polled.report.scrape_seconds if polled.up else None),
+    ),
+    Row("target_last_success_timestamp_seconds", "When the target was last scraped with success.", one(_last_success)),
+    Row(
+        "target_missing_signals",
+        "Signals of vLLM that the target's page lacks.",
+        one(lambda polled: polled.report.missing_signals if polled.up else None),
+    ),
+    Row(
+        "target_restarts_total",
+        "Engine restarts seen on the target.",
+        one(lambda polled: polled.report.restarts),
+    ),
+    Row(
+        "target_scrape_failures_total",
+        "Failed scrapes of the target by reason.",
+        lambda polled: _reasons(polled.report.scrape_failures),
+        ("reason",),
+    ),
+)
+SERVICE_ROWS: tuple[Row[Service], ...] = (
+    Row("build_info", "The version of phasewatch.", lambda service: (((service.version,), 1.0),), ("version",)),
+    Row(
+        "config_last_reload_successful",
+        "1 where the last load of the configuration succeeded.",
+        one(lambda service: service.reload_successful),
+    ),
+    Row(
+        "config_last_reload_success_timestamp_seconds",
+        "When the configuration was last loaded with success.",
+        one(lambda service: service.reloaded_at),
+    ),
+    Row(
+        "last_evaluation_timestamp_seconds",
+        "When the fleet was last evaluated.",
+        one(lambda service: service.evaluated_at),
+    ),
+    # So that an alert can say what to do first: the text of a page comes from series.
+    Row(
+        "remedy_info",
+        "What to do first for a verdict, and what it takes (now, restart, capacity); the same for every engine.",
+        lambda _: [((verdict, first.change, first.when), 1.0) for verdict, (first, *_others) in REMEDIES.items()],
+        ("verdict", "change", "when"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Forms in which what is known leaves phasewatch."""

@@ -1,0 +1,53 @@
+"""A recording -> the series that phasewatch would have exported, as OpenMetrics text with a timestamp on each sample.
+
+For `promtool tsdb create-blocks-from openmetrics`, so that dashboards and rules can be tried on a recorded incident. A
+backfilled series has no stale marker: where it ends, Prometheus shows its last value for the lookback of 5 minutes.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from phasewatch.core.model import Fleet
+from phasewatch.core.report.families import families
+from phasewatch.core.settings import Objectives
+
+
+@dataclass
+class Backfill(Collector):
+    """Families of many pages, each once; a series' samples together and in the order of time, as the format asks."""
+
+    _families: dict[str, Metric] = field(default_factory=dict)
+    _series: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], list[Sample]]] = field(default_factory=dict)
+
+    def add(self, page: Iterable[Metric], unix: float) -> None:
+        """One page as scraped at that Unix time; pages come in the order of time."""
+        for family in page:
+            self._families.setdefault(family.name, family)
+            series = self._series.setdefault(family.name, {})
+            for sample in family.samples:
+                key = (sample.name, tuple(sorted(sample.labels.items())))
+                series.setdefault(key, []).append(sample._replace(timestamp=unix))
+
+    def collect(self) -> Iterator[Metric]:
+        for name, family in self._families.items():
+            whole = Metric(name, family.documentation, family.type, family.unit)
+            whole.samples = [sample for samples in self._series[name].values() for sample in samples]
+            yield whole
+
+    def text(self) -> str:
+        page: bytes = generate_latest(self)  # type: ignore[no-untyped-call]
+        return page.decode()
+
+
+def backfill(fleets: Iterable[Fleet], objectives: Objectives, version: str, wall_offset: float) -> str:
+    """The text for these fleets. wall_offset: seconds that turn their clock into Unix time."""
+    written = Backfill()
+    for fleet in fleets:
+        page = families(fleet, objectives=objectives, version=version, wall_offset=wall_offset)
+        written.add(page, fleet.at + wall_offset)
+    return written.text()

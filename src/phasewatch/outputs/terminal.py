@@ -1,0 +1,327 @@
+"""A Fleet for human eyes, as `diagnose` prints it. Pure: builds rich renderables."""
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from phasewatch.core.model import (
+    Cause,
+    EngineReport,
+    Fleet,
+    KvCache,
+    Latency,
+    ModelReport,
+    Numbers,
+    Phases,
+    Queue,
+    Remedy,
+    Symptom,
+    TargetReport,
+    Tokens,
+)
+from phasewatch.core.report.document import engine_order
+from phasewatch.outputs.lines import (
+    UNKNOWN,
+    estimate,
+    figures,
+    grid,
+    name,
+    needs_a_look,
+    number,
+    overview,
+    ratio,
+    safe,
+    seconds,
+    state_style,
+    verdict_style,
+    when,
+)
+
+_BAR = 20
+# When the KV cache will be full in more seconds than this, it is no news.
+_FAR = 3600.0
+
+_LATENCIES = (("TTFT", "ttft_seconds"), ("ITL", "itl_seconds"), ("TPOT", "tpot_seconds"), ("e2e", "e2e_seconds"))
+_PHASES = (
+    ("queue", "queue", "yellow"),
+    ("prefill", "prefill", "blue"),
+    ("decode", "decode", "magenta"),
+    ("front end", "frontend", "cyan"),
+)
+_REMEDY_WHEN = {"now": "now", "restart": "with a restart", "capacity": "more capacity"}
+
+
+def fleet(report: Fleet) -> RenderableType:
+    """Everything `diagnose` shows: an overview when there are several engines, then a block for each that needs one."""
+    lonely = len(report.engines) == 1
+    parts: list[RenderableType] = []
+    if not lonely and report.engines:
+        parts += [overview(sorted(report.engines, key=engine_order)), Text()]
+        parts += [_model_line(m) for m in report.models if sum(m.engines.values()) > 1]
+    advised: dict[tuple[Remedy, ...], str] = {}
+    errors = {t.target: t.last_error for t in report.targets if t.last_error}
+    for engine in sorted(report.engines, key=lambda e: (not needs_a_look(e), engine_order(e))):
+        if lonely or needs_a_look(engine):
+            parts += [
+                *([Text()] if parts else []),
+                engine_block(engine, report.at, advised, errors.get(engine.key.target)),
+            ]
+    for advisory in _common_advisories(report, lonely):
+        parts.append(advisory)
+    seen = {e.key.target for e in report.engines}
+    parts += [target_line(t) for t in report.targets if t.target not in seen]
+    if not lonely and report.engines and not any(map(needs_a_look, report.engines)):
+        parts.append(Text("Nothing to do.", style="green"))
+    return Group(*parts)
+
+
+def engine_block(
+    engine: EngineReport, at: float, advised: dict[tuple[Remedy, ...], str], error: str | None = None
+) -> Group:
+    """One engine. advised: remedies already printed, by whose block: they are not printed twice."""
+    head = Text()
+    head.append(safe(engine.key.target), style="bold")
+    head.append(safe(f"  model {engine.key.model_name or UNKNOWN}  engine {engine.key.engine or UNKNOWN}"))
+    head.append(f"  vLLM {engine.version}" if engine.version else "")
+    head.append(f"  {engine.role}" if engine.role else "")
+    head.append("  ")
+    head.append(engine.state, style=state_style(engine.state))
+    head.append("  gauges stale" if engine.gauges_stale else "", style="yellow")
+    head.append(f"  restarts: {engine.restarts}" if engine.restarts else "", style="yellow")
+    body: list[RenderableType] = [_verdict_line(engine, at)]
+    if error:
+        body.append(Text(safe(error), style="red"))
+    if engine.summary:
+        body.append(Text(safe(engine.summary)))
+    if engine.symptoms:
+        body.append(_labelled("missed", _join(map(_symptom, engine.symptoms))))
+    if engine.numbers is not None:
+        body += [Text(" "), *_numbers(engine.numbers)]
+    body += _actions(engine, advised)
+    return Group(head, *(Padding(part, (0, 0, 0, 2), expand=False) for part in body))
+
+
+def _verdict_line(engine: EngineReport, at: float) -> Text:
+    line = Text()
+    if engine.verdict is None:
+        line.append(f"no verdict: {engine.state.replace('_', ' ')}", style="bold")
+        return line
+    line.append(engine.verdict.upper(), style=verdict_style(engine.verdict))
+    if engine.confidence and engine.verdict != "healthy":
+        line.append(f"  confidence {engine.confidence}")
+    if engine.since is not None:
+        line.append(f"  for {seconds(at - engine.since)}, since {when(engine.since)}")
+    if any(c.easing for c in engine.causes[:1]):
+        line.append("  easing", style="green")
+    return line
+
+
+# Symptoms whose value is a share, not a time, and of what.
+_SHARES = {"itl_stall": " of the streaming time in gaps", "requests_failing": " of the requests", "gave_up": " of them"}
+
+
+def _symptom(symptom: Symptom) -> str:
+    limit = f" over {seconds(symptom.limit_seconds)}" if symptom.limit_seconds is not None else ""
+    value = f" {estimate(symptom.value, bounds=False)}" if symptom.value is not None else ""
+    if symptom.objective in _SHARES and symptom.value is not None:
+        value = f" {ratio(symptom.value.value)}{_SHARES[symptom.objective]}"
+    return f"{symptom.objective}{value}{limit}{'' if symptom.surely else ' (possibly)'}"
+
+
+def _numbers(numbers: Numbers) -> Iterator[RenderableType]:
+    table = grid("", "p50", "p90", "p99", "mean", "count")
+    for label, field in _LATENCIES:
+        latency: Latency = getattr(numbers, field)
+        if latency.count or latency.mean is not None:
+            cells = [estimate(e) for e in (latency.p50, latency.p90, latency.p99)]
+            table.add_row(label, *cells, seconds(latency.mean), number(latency.count))
+    if table.row_count:
+        yield table
+    else:
+        yield Text(f"no request got a token in the last {seconds(numbers.window_seconds)}", style="dim")
+    phases = _Phases(numbers.phases)
+    if phases:
+        yield Text(" ")
+        yield phases
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column()
+    rows = (("queue", _queue(numbers.queue)), ("KV cache", _kv(numbers.kv_cache)), ("tokens", _tokens(numbers.tokens)))
+    for label, text in rows:
+        if text:
+            facts.add_row(label, text)
+    if facts.row_count:
+        yield Text(" ")
+        yield facts
+
+
+class _Phases:
+    """Where the time of finished requests went, with a bar a phase."""
+
+    def __init__(self, phases: Phases) -> None:
+        self.rows = [(label, getattr(phases, field), style) for label, field, style in _PHASES]
+
+    def __bool__(self) -> bool:
+        return any(phase.mean_seconds is not None for _, phase, _ in self.rows)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        full = "#" if options.ascii_only else "█"
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True)
+        for label, phase, style in self.rows:
+            bar = Text(full * round(_BAR * (phase.share or 0)), style=style)
+            known = phase.mean_seconds is not None
+            table.add_row(label, seconds(phase.mean_seconds), ratio(phase.share) if known else "unknown", bar)
+        yield table
+
+
+def _join(parts: Iterable[str | None]) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _queue(queue: Queue) -> str:
+    grows = queue.growth_per_second
+    wait = queue.expected_wait_seconds
+    return _join((
+        f"{number(queue.running)} running" if queue.running is not None else None,
+        f"{number(queue.waiting)} waiting" if queue.waiting is not None else None,
+        f"{grows:+.2f}/s" if grows is not None and abs(grows) >= 0.005 else None,
+        f"{number(queue.waiting_deferred)} deferred" if queue.waiting_deferred else None,
+        f"expected wait {'over ' if queue.expected_wait_censored else ''}{seconds(wait)}" if wait else None,
+        f"{figures(queue.arrivals_per_second)}/s arrive" if queue.arrivals_per_second is not None else None,
+        f"{figures(queue.admissions_per_second)}/s admitted" if queue.admissions_per_second is not None else None,
+        f"{ratio(queue.gave_up_ratio)} gave up" if queue.gave_up_ratio else None,
+        f"{figures(queue.failed_per_second)}/s fail" if queue.failed_per_second else None,
+    ))  # fmt: skip
+
+
+def _kv(kv: KvCache) -> str:
+    capacity = f" of {number(kv.capacity_tokens)} tokens" if kv.capacity_tokens is not None else " in use"
+    full = kv.time_to_full_seconds
+    return _join((
+        f"{ratio(kv.usage_ratio)}{capacity}" if kv.usage_ratio is not None else None,
+        f"{figures(kv.preemptions_per_second)} preemptions/s" if kv.preemptions_per_second else None,
+        f"full in {seconds(full)}" if full is not None and full < _FAR else None,
+    ))  # fmt: skip
+
+
+def _tokens(tokens: Tokens) -> str:
+    return _join((
+        f"prompt {number(round(tokens.prompt_mean))}" if tokens.prompt_mean is not None else None,
+        f"answer {number(round(tokens.output_mean))}" if tokens.output_mean is not None else None,
+        f"{figures(tokens.generation_per_second)}/s generated" if tokens.generation_per_second is not None else None,
+        f"prefix hits {ratio(tokens.prefix_hit_ratio)}" if tokens.prefix_hit_ratio is not None else None,
+    ))  # fmt: skip
+
+
+def _actions(engine: EngineReport, advised: dict[tuple[Remedy, ...], str]) -> Iterator[RenderableType]:
+    leading, *others = engine.causes or (None,)
+    if leading is not None:
+        if leading.remedies:
+            yield Text(" ")
+            if leading.remedies in advised:
+                yield Text(f"do first: as for {advised[leading.remedies]} above", style="bold")
+            else:
+                advised[leading.remedies] = name(engine)
+                yield _remedies(leading.remedies)
+        if leading.evidence:
+            yield Text(" ")
+            yield _labelled("evidence", _join(f"{k} {_evidence(k, v)}" for k, v in leading.evidence.items()))
+        if leading.refuted_by:
+            yield _labelled("doubt it if", leading.refuted_by)
+        also = [f"{c.symptom} (confidence {c.confidence})" for c in others if c and c.verdict == leading.verdict]
+        if also:
+            yield _labelled("explains", _join((f"{leading.symptom} (confidence {leading.confidence})", *also)))
+    for cause in others:
+        if cause is not None and cause.verdict != engine.verdict:
+            yield _labelled("also", _other(cause))
+    for advisory in engine.advisories:
+        yield _labelled("note", f"{advisory.summary} {advisory.remedy}".strip())
+    if engine.missing:
+        yield _labelled("missing", _join(engine.missing))
+
+
+def _other(cause: Cause) -> str:
+    first = f" Do: {cause.remedies[0].change}." if cause.remedies else ""
+    return f"{cause.verdict} (explains {cause.symptom}, confidence {cause.confidence}). {cause.summary}{first}"
+
+
+def _evidence(key: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    for ending, form in (("_seconds", seconds), ("_ratio", ratio), ("_share", ratio)):
+        if key.endswith(ending):
+            return form(value)
+    return number(value)
+
+
+def _labelled(label: str, text: str) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="dim", no_wrap=True, min_width=12)
+    table.add_column()
+    table.add_row(f"{label}:", safe(text))
+    return table
+
+
+def _remedies(remedies: tuple[Remedy, ...]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, min_width=12)
+    table.add_column()
+    for index, remedy in enumerate(remedies):
+        label = Text("do first:", style="bold") if index == 0 else Text("then:", style="dim")
+        text = Text()
+        text.append(remedy.change, style="bold" if index == 0 else "")
+        text.append(f" ({_join((_REMEDY_WHEN.get(remedy.when, remedy.when), _versions(remedy)))})", style="cyan")
+        text.append(f". {_sentence(remedy.why)}" if remedy.why else "")
+        text.append(f" {_sentence(remedy.side_effect)}" if remedy.side_effect else "", style="dim")
+        table.add_row(label, text)
+    return table
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def _versions(remedy: Remedy) -> str:
+    return _join((
+        f"vLLM {remedy.since} on" if remedy.since else None,
+        f"until {remedy.until}" if remedy.until else None,
+    ))  # fmt: skip
+
+
+def _common_advisories(report: Fleet, lonely: bool) -> Iterator[RenderableType]:
+    """Advisories of the engines that have no block of their own, each once with the engines it holds for."""
+    holders: dict[tuple[str, str], list[str]] = {}
+    for engine in report.engines:
+        if not lonely and not needs_a_look(engine):
+            for advisory in engine.advisories:
+                holders.setdefault((advisory.summary, advisory.remedy), []).append(name(engine))
+    for (summary, remedy), engines in holders.items():
+        yield _labelled("note", f"{', '.join(engines)}: {summary} {remedy}".strip())
+
+
+def _model_line(model: ModelReport) -> Text:
+    line = Text()
+    line.append(safe(model.model_name), style="bold")
+    line.append(f" ({_join(f'{count} {state}' for state, count in model.engines.items() if count)}): ")
+    line.append(model.verdict or "no verdict", style=verdict_style(model.verdict))
+    numbers = next(iter(model.windows.values()), None)
+    if numbers is not None and numbers.ttft_seconds.count:
+        p99 = estimate(numbers.ttft_seconds.p99), estimate(numbers.itl_seconds.p99)
+        line.append(f", together TTFT p99 {p99[0]}, ITL p99 {p99[1]}")
+    return line
+
+
+def target_line(target: TargetReport) -> Text:
+    line = Text()
+    line.append(safe(target.target), style="bold")
+    line.append(f"  {target.state}", style=state_style(target.state))
+    line.append(f"  {safe(target.last_error)}" if target.last_error else "")
+    return line

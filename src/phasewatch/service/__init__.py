@@ -1,0 +1,1 @@
+"""What runs for long: configuration, polling, the rounds of `serve`."""

@@ -1,0 +1,96 @@
+import re
+from collections import Counter
+
+from exported import Exported, names
+from fleets import SERVING, STATES
+from phasewatch.core.report.families import ENGINE_TABLES, MODEL_TABLES, OTHER_TABLES
+
+# The list of the design, "Exported series".
+LATENCIES = tuple(
+    f"{latency}_{statistic}"
+    for latency in ("ttft", "itl", "tpot", "e2e")
+    for statistic in (
+        "p50_seconds", "p99_seconds", "p99_low_seconds", "p99_high_seconds", "mean_seconds", "observations",
+    )
+)  # fmt: skip
+NUMBERS = (
+    *LATENCIES, "itl_stalled_ratio", "phase_mean_seconds", "phase_share_ratio", "running_requests", "waiting_requests",
+    "waiting_deferred_requests", "queue_growth_requests_per_second", "arrivals_per_second", "admissions_per_second",
+    "expected_wait_seconds", "expected_wait_censored", "gave_up_ratio", "gave_up_before_first_token_ratio",
+    "failed_requests_per_second", "kv_cache_usage_ratio", "kv_cache_time_to_full_seconds", "preemptions_per_second",
+    "prefix_cache_hit_ratio", "prompt_tokens_per_second", "generation_tokens_per_second", "prompt_tokens_mean",
+    "output_tokens_mean", "prefill_speed_tokens_per_second", "decode_speed_tokens_per_second",
+    "speculation_acceptance_ratio", "prefill_time_ratio",
+)  # fmt: skip
+JUDGEMENTS = ("diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely")
+OF_ENGINES = (
+    *NUMBERS, *JUDGEMENTS, "diagnosis_since_timestamp_seconds", "kv_cache_capacity_tokens", "engine_state",
+    "objective_observations_total", "objective_over_total", "objective_over_surely_total",
+)  # fmt: skip
+OTHERS = (
+    "objective_seconds", "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
+    "target_missing_signals", "target_restarts_total", "target_scrape_failures_total", "build_info",
+    "config_last_reload_successful", "config_last_reload_success_timestamp_seconds",
+    "last_evaluation_timestamp_seconds", "remedy_info",
+)  # fmt: skip
+# `model_*`: the same merged; engines in each state take the place of engine_state.
+OF_MODELS = (*NUMBERS, *JUDGEMENTS, "engines")
+ROWS = (*ENGINE_TABLES, *MODEL_TABLES, *OTHER_TABLES)
+
+
+def test_the_tables_have_exactly_the_names_of_the_design() -> None:
+    assert Counter(row.name for row in ENGINE_TABLES) == Counter(OF_ENGINES)
+    assert Counter(row.name for row in MODEL_TABLES) == Counter(OF_MODELS)
+    assert Counter(row.name for row in OTHER_TABLES) == Counter(OTHERS)
+
+
+def test_a_serving_fleet_exports_every_name_of_the_design() -> None:
+    expected = {*OF_ENGINES, *OTHERS, *(f"model_{name}" for name in OF_MODELS)}
+    assert names(SERVING) == expected
+
+
+def test_every_row_has_a_help_that_ends_as_a_sentence_and_fits_a_line() -> None:
+    for row in ROWS:
+        assert re.fullmatch(r"[A-Z0-9][^\n]{10,250}\.", row.help), row.name
+
+
+def test_help_names_vllms_metric_the_window_and_the_estimator() -> None:
+    [p99] = [row.help for row in ENGINE_TABLES if row.name == "ttft_p99_seconds"]
+    assert "vllm:time_to_first_token_seconds" in p99
+    assert "window" in p99
+    assert "histogram_quantile" in p99
+    for row in ENGINE_TABLES:
+        if row.name in NUMBERS:
+            assert re.search(r"vllm:|http_requests_total", row.help), row.name
+            assert re.search("window of the label|last page", row.help), row.name
+
+
+# A value is a count of things, a number of a unit, a rate, a mean, or 0 and 1.
+SUFFIXES = (
+    "_seconds", "_ratio", "_per_second", "_total", "_info", "_requests", "_observations", "_mean", "_signals",
+    "_censored", "_tokens",
+)  # fmt: skip
+WITHOUT = {
+    "diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely",
+    "engine_state", "engines", "target_up", "config_last_reload_successful",
+}  # fmt: skip
+
+
+def test_a_name_ends_in_its_unit() -> None:
+    for row in ROWS:
+        assert re.fullmatch("[a-z][a-z0-9_]*", row.name)
+        assert row.name.endswith(SUFFIXES) != (row.name in WITHOUT), row.name
+
+
+def test_total_is_for_counters_only_and_the_unit_is_declared() -> None:
+    for family in Exported(SERVING).collect():
+        assert (family.type == "counter") == all(sample.name.endswith("_total") for sample in family.samples)
+        assert family.type in ("gauge", "counter", "info")
+        assert family.unit == next((unit for unit in ("seconds", "ratio") if family.name.endswith(f"_{unit}")), "")
+
+
+def test_no_family_comes_twice_or_empty() -> None:
+    for shown in STATES.values():
+        found = list(Exported(shown).collect())
+        assert len({family.name for family in found}) == len(found)
+        assert all(family.samples for family in found)

@@ -1,0 +1,89 @@
+from dataclasses import replace
+
+import pytest
+
+import fleets
+from exported import series, values
+from fleets import FULL, SERVING, WALL_OFFSET, engine, fleet
+from phasewatch.core.diagnosis.remedies import REMEDIES
+from phasewatch.core.diagnosis.verdicts import VERDICTS
+from phasewatch.core.model import Estimate, Symptom
+from phasewatch.core.settings import Limit, Objectives
+
+
+def test_every_verdict_is_there_and_exactly_the_leading_one_is_one() -> None:
+    for report in SERVING.engines:
+        shown = {v: values(SERVING, "diagnosis", target=report.key.target, verdict=v) for v in VERDICTS}
+        assert shown == {v: [float(v == report.verdict)] for v in VERDICTS}
+    assert values(SERVING, "diagnosis_confidence", target="gpu-1:8000", level="high") == [1.0]
+    assert values(SERVING, "diagnosis_confidence", target="gpu-1:8000", level="low") == [0.0]
+
+
+def test_scores_are_of_the_causes_found_and_the_best_of_each_verdict() -> None:
+    twice = (
+        fleets.CAUSE,
+        replace(fleets.CAUSE, score=0.9, symptom="ttft_p50"),
+        replace(fleets.CAUSE, verdict="frontend", score=0.1),
+    )
+    shown = fleet((engine(causes=twice),))
+    assert values(shown, "diagnosis_score", verdict="queue_batch_limit") == [0.9]
+    assert values(shown, "diagnosis_score", verdict="frontend") == [0.1]
+    assert len(values(shown, "diagnosis_score")) == 2
+
+
+def test_since_is_on_the_wall_clock() -> None:
+    assert set(values(SERVING, "diagnosis_since_timestamp_seconds")) == {WALL_OFFSET + 40.0}
+
+
+BOTH = Objectives({"ttft_p99": Limit(2.5, 8.0), "itl_p99": Limit(0.1, 0.2), "itl_stall": Limit(1.0, 2.0)})
+
+
+@pytest.mark.parametrize(
+    ("symptom", "missed", "surely"),
+    [
+        (None, (0.0, 0.0), (0.0, 0.0)),
+        (Symptom("ttft_p99", 2.5, Estimate(4.0, 2.5, 5.0), True, "warning"), (1.0, 0.0), (1.0, 0.0)),
+        (Symptom("ttft_p99", 2.5, Estimate(3.0, 1.0, 5.0), False, "warning"), (1.0, 0.0), (0.0, 0.0)),
+        (Symptom("ttft_p99", 2.5, Estimate(9.7, 7.5, 10.0), True, "critical"), (1.0, 1.0), (1.0, 0.0)),
+        (Symptom("ttft_p99", 2.5, Estimate(15.0, 10.0, 20.0), True, "critical"), (1.0, 1.0), (1.0, 1.0)),
+        (Symptom("itl_stall", 1.0, Estimate(0.3, 0.3, 0.3), True, "critical"), (1.0, 1.0), (1.0, 1.0)),
+    ],
+)
+def test_an_objective_is_missed_by_severity_and_as_surely_as_the_bucket_allows(
+    symptom: Symptom | None, missed: tuple[float, float], surely: tuple[float, float]
+) -> None:
+    shown = fleet((engine(symptoms=(symptom,) if symptom else ()),))
+    objective = symptom.objective if symptom else "ttft_p99"
+    for name, expected in (("objective_missed", missed), ("objective_missed_surely", surely)):
+        found = [values(shown, name, BOTH, objective=objective, severity=s) for s in ("warning", "critical")]
+        assert found == [[value] for value in expected]
+
+
+def test_an_objective_that_was_not_measured_is_neither_missed_nor_met() -> None:
+    measured = replace(FULL, itl_stalled_ratio=None, itl_seconds=fleets.NONE)
+    shown = fleet((engine(windows={60.0: measured}),))
+    assert [len(values(shown, "objective_missed", BOTH, objective=name)) for name in BOTH.limits] == [2, 0, 0]
+
+
+def test_limits_are_those_of_each_model() -> None:
+    objectives = Objectives({"ttft_p99": Limit(2.5, 10.0)}, {"b": {"ttft_p99": Limit(1.0, 2.0)}})
+    shown = fleet((engine("x", model_name="a"), engine("y", model_name="a"), engine("x", model_name="b")))
+    for model_name, severity, seconds in (("a", "warning", 2.5), ("a", "critical", 10.0), ("b", "critical", 2.0)):
+        found = values(shown, "objective_seconds", objectives, model_name=model_name, severity=severity)
+        assert found == [seconds]
+
+
+def test_objective_counts_are_counters_by_objective_and_severity() -> None:
+    one = fleet((engine(),))
+    assert values(one, "objective_observations_total", objective="ttft_p99") == [9_120.0]
+    assert values(one, "objective_over_total", objective="ttft_p99", severity="warning") == [310.25]
+    assert values(one, "objective_over_surely_total", objective="ttft_p99", severity="critical") == [12.0]
+
+
+def test_the_first_remedy_of_every_verdict_that_has_one_is_there_before_the_first_evaluation() -> None:
+    for shown in (None, SERVING):
+        found = {dict(labels)["verdict"]: dict(labels) for name, labels in series(shown) if name == "remedy_info"}
+        assert set(found) == set(VERDICTS) - {"healthy", "unknown"}
+        for verdict, labels in found.items():
+            first = REMEDIES[verdict][0]
+            assert labels == {"verdict": verdict, "change": first.change, "when": first.when}

@@ -1,0 +1,98 @@
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from fleets import DOWN, SERVING, engine, fleet, slow_engine, target
+from phasewatch.service.changes import Changes
+from phasewatch.service.logs import setup_logs
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where the log goes; the process's own logging is put back after the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_logfmt_has_time_level_message_then_the_rest(stream: io.StringIO) -> None:
+    setup_logs("info", "logfmt", stream)
+    structlog.get_logger("x").info("target down", target="a b", count=3, nothing=None, flag=True)
+    structlog.get_logger("x").debug("not shown")
+    line = stream.getvalue()
+    assert line.startswith("ts=20")
+    assert line.partition(" ")[2] == 'level=info msg="target down" target="a b" count=3 nothing= flag=true\n'
+
+
+def test_json_has_the_same_keys(stream: io.StringIO) -> None:
+    setup_logs("debug", "json", stream)
+    structlog.get_logger("x").debug("ünlike", target="a")
+    entry = json.loads(stream.getvalue())
+    assert entry.pop("ts").endswith("Z")
+    assert entry == {"level": "debug", "msg": "ünlike", "target": "a"}
+
+
+@pytest.mark.parametrize("format", ["logfmt", "json"])
+def test_one_event_is_one_line_whatever_a_name_or_error_holds(stream: io.StringIO, format: str) -> None:
+    setup_logs("info", format, stream)
+    log = structlog.get_logger("x")
+    log.info("a\nb", target="evil\nlevel=error\r\x1b[31m\u2028red\x00")
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        log.exception("went wrong")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert "\x1b" not in lines[0]
+    assert "ValueError" in lines[1]
+    assert "Traceback" in lines[1]
+
+
+def test_libraries_log_through_it_and_only_what_matters(stream: io.StringIO) -> None:
+    setup_logs("info", "logfmt", stream)
+    for name in ("uvicorn.error", "apscheduler.scheduler", "uvicorn.access", "urllib3.connectionpool"):
+        logging.getLogger(name).info("chat of %s", name)
+        logging.getLogger(name).warning("trouble of %s", name)
+    assert [line.partition("msg=")[2] for line in stream.getvalue().splitlines()] == [
+        '"trouble of uvicorn.error"', '"trouble of apscheduler.scheduler"', '"trouble of uvicorn.access"',
+        '"trouble of urllib3.connectionpool"',
+    ]  # fmt: skip
+
+
+def test_the_log_goes_to_stderr() -> None:
+    code = "import phasewatch.service.logs as logs, structlog; logs.setup_logs(); structlog.get_logger().info('hi')"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    assert "msg=hi" in ran.stderr
+
+
+def test_a_change_is_logged_once_and_a_round_without_change_says_nothing() -> None:
+    with structlog.testing.capture_logs() as logged:
+        changes = Changes(structlog.get_logger())
+        healthy = fleet((engine(),), targets=(target(),))
+        slow = fleet((slow_engine("gpu-1:8000"),), targets=(target(),))
+        for shown in (healthy, healthy, slow, slow, DOWN, DOWN, healthy, healthy):
+            changes.log(shown)
+    told = [(e["log_level"], e["event"], e["target"], e.get("verdict", e["state"])) for e in logged]
+    gpu = "gpu-1:8000"
+    assert told == [
+        ("info", "target state", gpu, "serving"),
+        ("info", "verdict", gpu, "healthy"),
+        ("warning", "verdict", gpu, "queue_batch_limit"),
+        ("warning", "target in trouble", gpu, "down"),
+        ("info", "engine state", gpu, "down"),
+        ("info", "target well again", gpu, "serving"),
+        ("info", "verdict", gpu, "healthy"),
+    ]
+    assert logged[2]["previous"] == "healthy"
+    assert logged[2]["summary"] == SERVING.engines[0].summary
+    assert logged[3]["error"] == "connection refused"

@@ -1,0 +1,193 @@
+"""phasewatch itself: is what the other dashboards show fresh and whole, and what does it cost?"""
+
+from tools.dashboards.looks import UP
+from tools.dashboards.panels import Dashboard, Panel, Query, Row, Variable
+from tools.dashboards.queries import TARGET
+from tools.dashboards.shared import NAMESPACE
+
+_TARGET = Variable("target", "Target", 'label_values(phasewatch_target_up{namespace=~"$namespace"}, target)')
+
+
+def _target(name: str, aggregation: str = "max") -> str:
+    return f"{aggregation} by (target) (phasewatch_target_{name}{{{TARGET}}})"
+
+
+_RESTARTS = f"sum by (target) (increase(phasewatch_target_restarts_total{{{TARGET}}}[$__range]))"
+_OLDEST = (
+    "bottomk(20, max by (target)"
+    f" (last_over_time(phasewatch_target_last_success_timestamp_seconds{{{TARGET}}}[$__range] @ end())))"
+)
+# Prometheus' own series about scraping phasewatch, whatever the job is called.
+_OURS = "and on (instance, job) phasewatch_build_info"
+
+SCRAPES = Row(
+    "Scrapes of vLLM",
+    (
+        Panel(
+            "stat",
+            "Targets up",
+            "Targets whose last scrape succeeded, of all that are watched.",
+            (
+                Query(f"sum ({_target('up')})", "up"),
+                Query(f"count ({_target('up')})", "watched"),
+            ),
+            no_value="No target is watched",
+            width=8,
+            height=5,
+        ),
+        Panel(
+            "stat",
+            "Last evaluation",
+            "Age of the last evaluation. Much more than the interval: phasewatch is late or stands still, and all"
+            " other dashboards show the past.",
+            (Query("time() - min by (instance) (phasewatch_last_evaluation_timestamp_seconds)", "{{instance}}"),),
+            unit="s",
+            no_value="phasewatch has not evaluated yet, or Prometheus does not scrape it",
+            width=8,
+            height=5,
+        ),
+        Panel(
+            "stat",
+            "Versions",
+            "Which phasewatch runs; several lines: several instances.",
+            (Query("count by (version) (phasewatch_build_info)", "{{version}}"),),
+            no_value="Prometheus does not scrape phasewatch",
+            width=4,
+            height=5,
+        ),
+        Panel(
+            "stat",
+            "Configuration",
+            "Whether the last load of the configuration succeeded; if not, the old one is in use.",
+            (Query("min (phasewatch_config_last_reload_successful)", "last load"),),
+            values={0: ("failed", UP[0][1]), 1: ("loaded", UP[1][1])},
+            no_value="No configuration file was loaded",
+            width=4,
+            height=5,
+        ),
+        Panel(
+            "timeline",
+            "Targets, up or down",
+            "At most the 20 targets that were down longest in this range.",
+            (
+                Query(
+                    f"{_target('up', 'min')} and on (target) bottomk(20, min by (target)"
+                    f" (avg_over_time(phasewatch_target_up{{{TARGET}}}[$__range] @ end())))",
+                    "{{target}}",
+                ),
+            ),
+            values=UP,
+            no_value="No target is watched",
+            width=12,
+            height=9,
+        ),
+        Panel(
+            "timeseries",
+            "Failures by reason",
+            "Failed scrapes a second by reason: connect and timeout are the server's or the network's, authentication"
+            " and status the configuration's, not_metrics a wrong URL.",
+            (
+                Query(
+                    f"sum by (reason) (rate(phasewatch_target_scrape_failures_total{{{TARGET}}}[$__rate_interval]))",
+                    "{{reason}}",
+                ),
+            ),
+            unit="cps",
+            no_value="No scrape has failed",
+            height=9,
+        ),
+    ),
+)
+FRESHNESS = Row(
+    "Freshness and completeness",
+    (
+        Panel(
+            "timeseries",
+            "Lateness of evaluations",
+            "Age of the last evaluation when Prometheus asked. Saw teeth up to the interval are normal; more is late.",
+            (Query("time() - min by (instance) (phasewatch_last_evaluation_timestamp_seconds)", "{{instance}}"),),
+            unit="s",
+            no_value="Nothing was evaluated in this range",
+        ),
+        Panel(
+            "timeseries",
+            "Age of the last good page",
+            "The 20 oldest. More than three intervals: the target is down, and its numbers are not exported.",
+            (
+                Query(
+                    f"time() - {_target('last_success_timestamp_seconds')} and on (target) {_OLDEST}",
+                    "{{target}}",
+                ),
+            ),
+            unit="s",
+            no_value="No target has answered yet",
+        ),
+        Panel(
+            "table",
+            "Missing signals",
+            "Signals that a target's page lacks, so that some verdicts are of lower confidence or abstain; the"
+            " document (`phasewatch diagnose --format json`) names them.",
+            (Query(f"topk(20, {_target('missing_signals')} > 0)", "missing"),),
+            names={"target": "target"},
+            sort="missing",
+            no_value="No signal is missing",
+        ),
+        Panel(
+            "table",
+            "Restarts seen",
+            "Engine restarts seen in this range.",
+            (
+                Query(
+                    f"topk(20, round({_RESTARTS}) > 0)",
+                    "restarts",
+                ),
+            ),
+            names={"target": "target"},
+            sort="restarts",
+            no_value="No restart in this range",
+        ),
+    ),
+)
+COST = Row(
+    "Cost",
+    (
+        Panel(
+            "timeseries",
+            "Duration of scrapes",
+            "The slowest scrape of vLLM and the mean. Rendering /metrics costs the API server time of its event loop:"
+            " slow pages are a sign of a busy front end, and a longer interval is kinder to it.",
+            (
+                Query(f"max ({_target('scrape_duration_seconds')})", "slowest"),
+                Query(f"avg ({_target('scrape_duration_seconds')})", "mean"),
+            ),
+            unit="s",
+            no_value="No scrape has succeeded",
+        ),
+        Panel(
+            "timeseries",
+            "Series exported",
+            "What Prometheus takes from phasewatch with each scrape.",
+            (Query(f"scrape_samples_post_metric_relabeling {_OURS}", "{{instance}}"),),
+            unit="short",
+            no_value="Prometheus does not scrape phasewatch",
+            width=6,
+        ),
+        Panel(
+            "timeseries",
+            "Scrapes of phasewatch",
+            "How long Prometheus waits for phasewatch's page; it is rendered once a round, so this is transfer.",
+            (Query(f"scrape_duration_seconds {_OURS}", "{{instance}}"),),
+            unit="s",
+            no_value="Prometheus does not scrape phasewatch",
+            width=6,
+        ),
+    ),
+)
+
+BOARD = Dashboard(
+    uid="phasewatch-itself",
+    title="phasewatch itself",
+    description="Scrapes, lateness, failures by reason, missing signals and cost of the watcher.",
+    variables=(NAMESPACE, _TARGET),
+    rows=(SCRAPES, FRESHNESS, COST),
+)

@@ -1,0 +1,286 @@
+"""Triage: where an alert links to. From top to bottom: what, where the time goes, what drives it."""
+
+from phasewatch.core.diagnosis.remedies import REMEDIES
+from phasewatch.core.diagnosis.verdicts import VERDICTS
+from tools.dashboards.looks import TIMELINE
+from tools.dashboards.panels import Dashboard, Panel, Query, Row
+from tools.dashboards.queries import (
+    ENGINE,
+    each,
+    overall,
+    phases,
+    total,
+    verdict_number,
+    weighted,
+    worst,
+    worst_now,
+)
+from tools.dashboards.shared import (
+    BOUNDS,
+    MODEL_NAME,
+    NAMESPACE,
+    TRIAGE,
+    WINDOW_OF,
+    bounds,
+    engine,
+    limits,
+    target,
+)
+from tools.dashboards.shared import ENGINE as ENGINE_BOARD
+
+# What each verdict sends you to: panels of this page and of Engine, by their titles.
+LOOK: dict[str, str] = {
+    "healthy": "Nothing. If users complain all the same, compare what they measure: network or proxy.",
+    "unknown": "Which signals are missing (phasewatch itself), then **Phases** for the largest part.",
+    "engine_stalled": "**Queue, batch and KV cache**: flat lines while requests are in hand; then the log.",
+    "admission_stalled": "**Queue, batch and KV cache**: waiting above zero, **Arrivals** without admissions.",
+    "requests_failing": "The failing requests in **Arrivals**, then the API server's log.",
+    "queue_kv_cache": "**Queue, batch and KV cache**: KV near 100 % while requests wait; preemptions.",
+    "queue_batch_limit": "**Queue, batch and KV cache**: running flat at its top, waiting grows, KV has room.",
+    "queue_prefill_backlog": "**Prefill's share of engine time** near 100 %, waiting grows; **Prompt length**.",
+    "kv_transfer": "Deferred requests in **Queue, batch and KV cache**; the interconnect.",
+    "prefill_cache_off": "**Prompt length**, and the prefix cache's hits on Engine: near zero.",
+    "prefill_long_prompts": "**Prompt length** up and prefill the largest of the **Phases**; the queue is small.",
+    "cold_start": "The restart mark: only the first minute after it is slow.",
+    "network": "Server times are fine: look between client and server, at buffering proxies and TLS.",
+    "frontend": "The front end's part in **Phases**; CPU of the API server, open connections.",
+    "decode_preemption": "Preemptions in **Queue, batch and KV cache**, with stalls of **ITL** at the same moments.",
+    "decode_interference": "**ITL**: p99 jumps, p50 stands still, in step with **Prompt length**.",
+    "decode_speculation": "Accepted drafts on Engine: few accepted while ITL is worse than without.",
+    "decode_context": "**Prompt length** and **Output length** up, ITL p50 up with them, running unchanged.",
+    "decode_slow": "Engine: this replica against the median of its peers at the same load; then its host.",
+    "decode_batch": "Running in **Queue, batch and KV cache**, and ITL p50 with it: both high.",
+    "decode_bandwidth": "ITL p50 over its limit even with few running: the card's memory bandwidth.",
+    "output_length": "**Output length** up while **TTFT** and **ITL** are fine.",
+    "load_imbalance": "Fleet, the table of replicas: waiting on one while others have room.",
+    "replica_outlier": "Engine: this replica against the median of its peers; then its host.",
+}
+
+
+def _text(verdict: str) -> Panel:
+    remedies = REMEDIES.get(verdict, ())
+    first = f"\n\nFirst: {remedies[0].change} ({remedies[0].when})." if remedies else ""
+    return Panel(
+        "text",
+        verdict,
+        f"What to look at when {verdict} leads; the runbook verdicts/{verdict}.md says more.",
+        text=f"Look at: {LOOK[verdict]}{first}\n\nRunbook: `config/runbooks/verdicts/{verdict}.md`",
+        width=8,
+        height=6,
+    )
+
+
+_OF_CAUSE = "target, engine, verdict"
+WHAT = Row(
+    "What is wrong, and since when",
+    (
+        Panel(
+            "timeline",
+            "Verdicts",
+            "One line an engine, at most the 20 that were longest in trouble in this range. Words: the verdict that"
+            " led, or the state where there was none. Colours go by phase: orange queue, blue prefill, purple decode,"
+            " green front end.",
+            (Query(worst(f"({verdict_number(ENGINE)})", ENGINE), "{{target}} / {{engine}}"),),
+            values=TIMELINE,
+            no_value="No engine is watched, or none of these variables' values exists in this range",
+            width=24,
+            height=7,
+        ),
+        Panel(
+            "table",
+            "Causes now, and what to do first",
+            "Each cause found, with the share of the excess it accounts for (proven from 50 %), and the first remedy:"
+            " what can be done now, needs a restart, or needs capacity.",
+            (
+                Query(
+                    f"topk(20, max by ({_OF_CAUSE}) (phasewatch_diagnosis_score{{{ENGINE}}}) * on (verdict)"
+                    " group_left (change, when) max by (verdict, change, when) (phasewatch_remedy_info))",
+                    "Share of the excess",
+                ),
+            ),
+            units={"Share of the excess": "percentunit"},
+            names={
+                "target": "target",
+                "engine": "engine",
+                "verdict": "cause",
+                "change": "do first",
+                "when": "takes",
+            },
+            links={"target": ENGINE_BOARD},
+            sort="Share of the excess",
+            no_value="No cause: no symptom, or none of the causes is proven",
+            width=24,
+            height=5,
+        ),
+    ),
+)
+TIME = Row(
+    "Where the time goes",
+    (
+        Panel(
+            "stacked",
+            "Phases",
+            "Exact mean seconds a finished request spent in each phase, all engines shown together, each by its number"
+            " of requests. The largest area is where to look. Requests still waiting are not in it: see expected wait.",
+            phases(ENGINE),
+            unit="s",
+            no_value="No request finished in the window",
+        ),
+        Panel(
+            "timeseries",
+            "TTFT",
+            f"The worst of the engines shown. {BOUNDS} Dashed: limits. Choose one engine to see it alone.",
+            (
+                *bounds(
+                    overall("max", "ttft_p50_seconds", ENGINE),
+                    overall("max", "ttft_p99_seconds", ENGINE),
+                    overall("max", "ttft_p99_low_seconds", ENGINE),
+                    overall("max", "ttft_p99_high_seconds", ENGINE),
+                ),
+                *limits("ttft_p99"),
+            ),
+            unit="s",
+            no_value="No first token in the window",
+        ),
+        Panel(
+            "timeseries",
+            "ITL",
+            "The worst of the engines shown. p99 up with p50 standing still: stalls (prefill of others, preemption)."
+            " Both up: every step is slower (batch, context, the host). Stalled (right): share of the streaming time"
+            f" in gaps longer than the objective itl_stall. {BOUNDS}",
+            (
+                *bounds(
+                    overall("max", "itl_p50_seconds", ENGINE),
+                    overall("max", "itl_p99_seconds", ENGINE),
+                    overall("max", "itl_p99_low_seconds", ENGINE),
+                    overall("max", "itl_p99_high_seconds", ENGINE),
+                ),
+                *limits("itl_p99"),
+                Query(overall("max", "itl_stalled_ratio", ENGINE), "stalled"),
+            ),
+            unit="s",
+            units={"stalled": "percentunit"},
+            no_value="No tokens in the window",
+        ),
+        Panel(
+            "timeseries",
+            "Queue, batch and KV cache",
+            "Requests of the engines shown, added; the fullest KV cache and preemptions a second on the right. Waiting"
+            " with room in the KV cache: the batch limit or prefill; waiting with a full one: KV.",
+            (
+                Query(total("waiting_requests", ENGINE, window=False), "waiting"),
+                Query(total("waiting_deferred_requests", ENGINE, window=False), "deferred"),
+                Query(total("running_requests", ENGINE, window=False), "running"),
+                Query(overall("max", "kv_cache_usage_ratio", ENGINE, window=False), "KV cache, fullest"),
+                Query(total("preemptions_per_second", ENGINE), "preempted"),
+            ),
+            units={"KV cache, fullest": "percentunit", "preempted": "reqps"},
+            no_value="No engine reports",
+        ),
+        Panel(
+            "timeseries",
+            "Expected wait",
+            "How long a request that comes now waits: waiting / admissions a second, the worst engine shown. It sees a"
+            " growing queue at once; the histograms see it only when its victims have finished.",
+            (Query(overall("max", "expected_wait_seconds", ENGINE), "expected wait"), *limits("ttft_p99")),
+            unit="s",
+            no_value="No engine reports",
+        ),
+        Panel(
+            "timeseries",
+            "TTFT p99 by engine",
+            "At most the 20 engines that were longest in trouble. One far above the others: that host or its routing;"
+            " all together: demand or prompts.",
+            (Query(worst(each("ttft_p99_seconds", ENGINE), ENGINE), "{{target}} / {{engine}}"),),
+            unit="s",
+            no_value="No first token in the window",
+        ),
+    ),
+)
+DRIVERS = Row(
+    "What drives it",
+    (
+        Panel(
+            "timeseries",
+            "Prompt length",
+            "Mean prompt tokens a request. Longer prompts: more prefill, so higher TTFT, and stalls of others' ITL.",
+            (Query(weighted("prompt_tokens_mean", "ttft_observations", ENGINE), "mean"),),
+            unit="short",
+            no_value="No requests in the window",
+            width=8,
+        ),
+        Panel(
+            "timeseries",
+            "Output length",
+            "Mean output tokens a finished request. Longer answers: longer requests with the same TTFT and ITL.",
+            (Query(weighted("output_tokens_mean", "e2e_observations", ENGINE), "mean"),),
+            unit="short",
+            no_value="No request finished in the window",
+            width=8,
+        ),
+        Panel(
+            "timeseries",
+            "Arrivals",
+            "Requests a second: arrivals above admissions fill the queue. Failed ones and clients that gave up before"
+            " the first token are symptoms of their own.",
+            (
+                Query(total("arrivals_per_second", ENGINE), "arrivals"),
+                Query(total("admissions_per_second", ENGINE), "admissions"),
+                Query(total("failed_requests_per_second", ENGINE), "failed"),
+                Query(overall("max", "gave_up_before_first_token_ratio", ENGINE), "gave up first"),
+            ),
+            unit="reqps",
+            units={"gave up first": "percentunit"},
+            no_value="No engine reports",
+            width=8,
+        ),
+        Panel(
+            "timeseries",
+            "Prefill's share of engine time",
+            "How much of an engine's time goes into prompts, the highest of those shown. Near 100 %: a queue is"
+            " prefill's; low: the batch limit or the KV cache.",
+            (Query(overall("max", "prefill_time_ratio", ENGINE), "prefill"),),
+            unit="percentunit",
+            largest=1,
+            no_value="Not known for these engines",
+            width=8,
+        ),
+        Panel(
+            "timeseries",
+            "Growth of the queue",
+            "Slope of the waiting requests, engines added. Above zero for minutes: more demand than capacity.",
+            (Query(total("queue_growth_requests_per_second", ENGINE), "growth"),),
+            unit="reqps",
+            no_value="No engine reports",
+            width=8,
+        ),
+        Panel(
+            "table",
+            "Engines worst off now",
+            "At most 20, with verdict and numbers of the chosen window; click a target to see it beside its peers.",
+            (
+                Query(worst_now(f"max by ({_OF_CAUSE}) (phasewatch_diagnosis{{{ENGINE}}}) == 1", ENGINE), ""),
+                Query(worst_now(each("ttft_p99_seconds", ENGINE), ENGINE), "TTFT p99"),
+                Query(worst_now(each("itl_p99_seconds", ENGINE), ENGINE), "ITL p99"),
+            ),
+            unit="s",
+            names={"target": "target", "engine": "engine", "verdict": "verdict"},
+            links={"target": ENGINE_BOARD},
+            sort="TTFT p99",
+            no_value="No engine has traffic, and all answer",
+            width=8,
+        ),
+    ),
+)
+VERDICT_TEXTS = Row(
+    "What to look at, verdict by verdict", tuple(_text(verdict) for verdict in VERDICTS), collapsed=True
+)
+
+BOARD = Dashboard(
+    uid=TRIAGE,
+    title="vLLM triage (phasewatch)",
+    description="Which phase is slow, since when and why: verdicts, phases and drivers on one time axis.",
+    variables=(NAMESPACE, MODEL_NAME, target(), engine(), WINDOW_OF),
+    rows=(WHAT, TIME, DRIVERS, VERDICT_TEXTS),
+    since="now-1h",
+)
