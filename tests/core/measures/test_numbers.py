@@ -1,8 +1,13 @@
 """The figures of a window, each checked against traffic whose answer is known."""
 
+import math
+
 import pytest
 
-from phasewatch.core.model import Numbers
+from phasewatch.core.model import Histogram, Numbers, Step
+from phasewatch.core.numbers import amount, numbers, ratio
+from phasewatch.core.settings import Thresholds
+from phasewatch.core.window import window
 from vllm_pages import Scene, Server, Traffic
 
 
@@ -87,12 +92,12 @@ def test_who_gave_up_is_unknown_without_http_counters_and_with_several_prompts_a
         bundled.engine.set(running=3).serves(3)
         bundled.statuses["2xx"] -= 2
 
-    for numbers in (
+    for seen in (
         figures(silent, lambda: silent.engine.set(running=1).serves(3)),
         figures(bundled, three_prompts_a_call),
     ):
-        assert numbers.queue.gave_up_ratio is None
-        assert numbers.queue.gave_up_before_first_token_ratio is None
+        assert seen.queue.gave_up_ratio is None
+        assert seen.queue.gave_up_before_first_token_ratio is None
 
 
 def test_prefills_share_of_time_is_not_told_from_iterations_that_several_processes_count() -> None:
@@ -132,3 +137,37 @@ def test_stalls_are_weighed_by_time(gap: float) -> None:
     expected = 2 * {0.9: 0.0, 2.0: 1.0, 3.0: 2.5, 30.0: 20.0}[gap] / (20 + 2 * gap)
     ratio = figures(server, traffic).itl_stalled_ratio
     assert ratio == pytest.approx(expected)
+
+
+def contradictory(**increases: float) -> Numbers:
+    """A minute whose counters cannot all be true; two first tokens."""
+    seen = Histogram((1.0, math.inf), (2.0, 2.0), 1.0)
+    gauges = {"running": 0.0, "waiting": 0.0}
+    one = window([Step(0.0, 60.0, gauges, gauges, increases, {"ttft": seen}, False)])
+    assert one is not None
+    return numbers(one, Thresholds())
+
+
+def test_t07_a_ratio_outside_0_to_1_is_a_contradiction_not_a_number() -> None:
+    assert [ratio(*given) for given in ((1, 2), (2, 2), (0, 3), (2, 1), (-1, 2), (1, 0), (None, 1), (1, None))] == [
+        0.5, 1, 0, None, None, None, None, None
+    ]  # fmt: skip
+    many_left = contradictory(http_finishes=2, http_2xx=20, finished=0).queue
+    assert (many_left.gave_up_ratio, many_left.gave_up_before_first_token_ratio) == (None, None)
+    hits = contradictory(prefix_hits=30, prefix_queries=10, prompt_tokens=10).tokens
+    assert (hits.prefix_hit_ratio, hits.computed_prompt_per_second, hits.computed_prompt_mean) == (None, None, None)
+    assert contradictory(spec_accepted_tokens=9, spec_draft_tokens=3).speculation.acceptance_ratio is None
+
+
+def test_t07_an_amount_is_never_below_zero_nor_without_end() -> None:
+    assert [amount(value) for value in (0, 2.5, -1, math.inf, math.nan, None)] == [0, 2.5, None, None, None, None]
+
+
+def test_t07_a_speed_by_sums_that_their_buckets_contradict_is_unknown() -> None:
+    bounds, counts = (1.0, math.inf), (2.0, 2.0)
+    lengths, prefill = Histogram((100.0, math.inf), counts, -50.0), Histogram(bounds, counts, 1.0)
+    histograms = {"computed_prompt_length": lengths, "prefill": prefill, "itl": Histogram(bounds, counts, -1.0)}
+    one = window([Step(0.0, 60.0, {}, {}, {}, histograms, False)])
+    assert one is not None
+    figures = numbers(one, Thresholds(), stall_seconds=0.5)
+    assert (figures.tokens.prefill_speed, figures.itl_stalled_ratio) == (None, None)

@@ -1,11 +1,12 @@
 """The table of signals holds together: names can be told apart, and every row says what its kind needs."""
 
+import math
 from collections import Counter
 from itertools import chain
 
 import pytest
 
-from phasewatch.core.pages.catalog import BY_NAME, CATALOG, CORE_SIGNALS, PREFIXES, Signal
+from phasewatch.core.pages.catalog import BOUNDS, BY_NAME, CATALOG, CORE_SIGNALS, MOST, PREFIXES, Bounds, Signal
 
 
 def test_every_signal_has_one_row_and_at_least_one_name() -> None:
@@ -39,3 +40,25 @@ def test_the_five_are_rows_of_the_catalog_that_belong_to_an_engine() -> None:
 
 def test_only_counters_can_be_lazy() -> None:
     assert {row.kind for row in CATALOG if row.lazy} == {"counter"}
+
+
+def test_the_rows_of_one_family_have_one_unit() -> None:
+    units = {(name, row.unit) for row in CATALOG if row.kind != "info" for name in row.names}
+    assert [name for name, rows in Counter(name for name, _ in units).items() if rows > 1] == []
+
+
+@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
+def test_a_number_of_any_kind_is_believed_within_its_bounds_only(bounds: Bounds) -> None:
+    assert [bounds.believed(value) for value in (0.0, 0.5, 1.0, bounds.high)] == [0, 0.5, 1, bounds.high]
+    for wrong in (-1.0, -1e-300, -math.inf, math.inf, math.nan, 1e300, bounds.high * 1.001):
+        assert bounds.believed(wrong) is None
+    assert str(bounds.believed(-0.0)) == "0.0"
+
+
+def test_a_ratio_that_rounding_carried_over_one_is_one() -> None:
+    assert BOUNDS["ratio"].believed(1.0000001) == 1
+    assert BOUNDS["ratio"].believed(1.0001) is None
+
+
+def test_a_float_counts_one_by_one_up_to_the_most_that_is_believed() -> None:
+    assert MOST - 1 != MOST == MOST + 1

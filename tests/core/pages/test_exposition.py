@@ -152,10 +152,10 @@ TWO_NAMES = [row for row in CATALOG if len(row.names) > 1 and row.kind != "histo
 @pytest.mark.parametrize("row", TWO_NAMES, ids=lambda row: row.name)
 def test_a03_the_newest_name_wins_per_engine_and_nothing_is_added(row: Signal) -> None:
     """Engine 1 has only the oldest name: it is read there, and engine 0 is not touched by it."""
-    lines = [f'vllm:{name}{{engine="0",model_name="m"}} {value}' for value, name in enumerate(row.names, 1)]
-    lines.append(f'vllm:{row.names[-1]}{{engine="1",model_name="m"}} 9')
+    lines = [f'vllm:{name}{{engine="0",model_name="m"}} {value / 10}' for value, name in enumerate(row.names, 1)]
+    lines.append(f'vllm:{row.names[-1]}{{engine="1",model_name="m"}} 0.9')
     read = page(*reversed(lines))
-    assert [everything(snapshot)[row.name] for snapshot in read.engines.values()] == [1, 9]
+    assert [everything(snapshot)[row.name] for snapshot in read.engines.values()] == [0.1, 0.9]
 
 
 @pytest.mark.parametrize(
@@ -522,6 +522,35 @@ def test_nan_is_absent() -> None:
     assert read.problems == ()
 
 
+SCALARS = [row for row in CATALOG if row.kind in ("gauge", "counter")]
+
+
+@pytest.mark.parametrize("row", SCALARS, ids=lambda row: row.name)
+@pytest.mark.parametrize("value", ["-1", "1e300", "+Inf"])
+def test_t07_a_number_outside_its_kind_costs_its_line_and_is_reported(row: Signal, value: str) -> None:
+    chosen = "".join(f',{label}="{values[0]}"' for label, values in row.where.items())
+    name = f"vllm:{row.names[0]}" if row.prefixed else row.names[0]
+    read = page(GOOD, f'{name}{{engine="0",model_name="m"{chosen}}} {value}')
+    assert everything(only(read)) == {"running": 3}
+    assert read.http == {}
+    assert read.problems[0].startswith(f"line 2 has a value that cannot be ({float(value):g})")
+
+
+@pytest.mark.parametrize(("value", "usage"), [("1e6", None), ("1.001", None), ("1.0000001", 1.0), ("1", 1.0)])
+def test_t07_kv_usage_is_a_ratio(value: str, usage: float | None) -> None:
+    read = page(GOOD, f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {value}')
+    assert only(read).gauges.get("kv_usage") == usage
+    assert bool(read.problems) == (usage is None)
+
+
+@pytest.mark.parametrize("label", ["num_gpu_blocks", "block_size", "kv_cache_size_tokens"])
+@pytest.mark.parametrize("value", ["-1", "0", "inf", "1e300"])
+def test_t07_a_capacity_that_cannot_be_is_absent_and_reported(label: str, value: str) -> None:
+    read = page(GOOD, f'vllm:cache_config_info{{engine="0",{label}="{value}"}} 1')
+    assert everything(only(read)) == {"running": 3}
+    assert read.problems == (f"cache_config_info has a {label} that cannot be ({float(value):g})",)
+
+
 # --- histograms ---------------------------------------------------------------------------------------------------
 
 LABELS = 'engine="0",model_name="m"'
@@ -544,11 +573,32 @@ def test_a_missing_or_undefined_sum_is_unknown() -> None:
     assert only(page(*lines, f"{TTFT}_sum{{{LABELS}}} -3")).histograms["ttft"].total == -3
 
 
-@pytest.mark.parametrize("counts", [(5, 4, 6), (5, 6, 4), (-1, 0, 1), (math.nan, 1, 2), (0, 1, math.inf)])
+@pytest.mark.parametrize("counts", [(5, 4, 6), (5, 6, 4), (-1, 0, 1), (math.nan, 1, 2), (0, 1, math.nan)])
 def test_buckets_that_are_not_cumulative_are_left_out_with_a_reason(counts: tuple[float, ...]) -> None:
     read = page(GOOD, *ttft(LABELS, *counts))
     assert only(read).histograms == {}
     assert read.problems == (f"{TTFT} of engine '0' of model 'm' is left out: its buckets are not cumulative",)
+
+
+def test_t01_a_histogram_of_more_than_can_be_counted_is_left_out_with_a_reason() -> None:
+    for count in (1e300, math.inf):
+        read = page(GOOD, *ttft(LABELS, 0, 1, count))
+        assert only(read).histograms == {}
+        assert read.problems == (f"{TTFT} of engine '0' of model 'm' is left out: its count cannot be ({count:g})",)
+
+
+@pytest.mark.parametrize("value", ["1e300", "-1e300", "+Inf", "-Inf", "NaN"])
+def test_t01_a_sum_that_cannot_be_is_unknown_and_reported(value: str) -> None:
+    read = page(*without(ttft(LABELS, 1, 2, 3), "_sum"), f"{TTFT}_sum{{{LABELS}}} {value}")
+    assert only(read).histograms["ttft"].total is None
+    assert read.problems[0].startswith(f"{TTFT}_sum of engine '0' of model 'm' has a value that cannot be (")
+
+
+@pytest.mark.parametrize("first", ["-0.1", "-Inf", "0.0999999999999", "1e-12"])
+def test_t07_a_histogram_with_edges_that_nothing_takes_is_left_out_with_a_reason(first: str) -> None:
+    read = page(GOOD, f'{TTFT}_bucket{{{LABELS},le="{first}"}} 0', *ttft(LABELS, 1, 2, 3))
+    assert only(read).histograms == {}
+    assert "is left out: its edge" in read.problems[0]
 
 
 def test_a_histogram_without_buckets_or_without_an_end_is_left_out_with_a_reason() -> None:

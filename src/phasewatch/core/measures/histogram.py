@@ -112,7 +112,7 @@ def monotonic(h: Histogram) -> tuple[float, ...]:
 def edges(h: Histogram, at: int) -> tuple[float, float]:
     """(low, high] of bucket `at`; the first begins at 0, the last ends at inf."""
     high = h.bounds[at]
-    return (h.bounds[at - 1] if at else 0.0 if high > 0 else -inf), high
+    return (h.bounds[at - 1] if at else 0.0 if high >= 0 else -inf), high
 
 
 def bucket_of(h: Histogram, q: float) -> int | None:

@@ -1,10 +1,13 @@
 """Window -> Numbers: every figure that the document and the gauges show. Unknown is None, nothing is judged."""
 
-from phasewatch.core.measures.histogram import edges, in_buckets
+from math import inf
+
+from phasewatch.core.measures.histogram import edges, in_buckets, mean
 from phasewatch.core.measures.phases import computed_prompt_tokens, count_of, mean_of, phases, prefill_time_ratio
 from phasewatch.core.measures.quantile import latency
 from phasewatch.core.measures.window import scrapes
 from phasewatch.core.model import Histogram, KvCache, Latency, Numbers, Queue, Speculation, Tokens, Window
+from phasewatch.core.pages.catalog import BOUNDS
 from phasewatch.core.settings import Estimator, Thresholds
 
 
@@ -38,6 +41,19 @@ def numbers(
     )
 
 
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """A part of a whole. None where either is unknown, the whole is nothing, or the part is no part of it: a ratio
+    outside 0 to 1 is a contradiction, not a number."""
+    if part is None or not whole:
+        return None
+    return BOUNDS["ratio"].believed(part / whole)
+
+
+def amount(value: float | None) -> float | None:
+    """A count, a time, a rate or a speed: 0 or more and finite, else unknown."""
+    return value if value is not None and 0 <= value < inf else None
+
+
 def _latency(window: Window, name: str, estimator: Estimator) -> Latency:
     histogram = window.histograms.get(name)
     if histogram is None:
@@ -54,20 +70,21 @@ def _tpot(window: Window, estimator: Estimator) -> Latency:
     if decode is None or output is None or decode.total is None or output.total is None:
         return Latency(0)
     gaps = output.total - output.count
-    return Latency(round(decode.count), decode.total / gaps if gaps > 0 and mean_of(window, "decode") else None)
+    known = gaps > 0 and mean(decode) is not None and mean(output) is not None
+    return Latency(round(decode.count), amount(decode.total / gaps) if known else None)
 
 
 def stalled_ratio(itl: Histogram | None, stall_seconds: float) -> float | None:
     """Share of the streaming time spent in gaps longer than stall_seconds: gaps x low bucket edge / ITL sum.
 
-    None where no gap was seen or the page has no sum.
+    None where no gap was seen, or the page has no sum or one that its buckets contradict.
     """
-    if itl is None or itl.count <= 0 or not itl.total:
+    if itl is None or mean(itl) is None:
         return None
     stalled = sum(
         count * edges(itl, at)[0] for at, count in enumerate(in_buckets(itl)) if edges(itl, at)[0] >= stall_seconds
     )
-    return min(1.0, max(0.0, stalled / itl.total))
+    return ratio(stalled, itl.total)
 
 
 def waiting_for_capacity(window: Window) -> str:
@@ -76,12 +93,12 @@ def waiting_for_capacity(window: Window) -> str:
 
 
 def _rate(window: Window, name: str) -> float | None:
-    value = window.increases.get(name)
-    return None if value is None or window.seconds <= 0 else value / window.seconds
+    return _per(window.increases.get(name), window.seconds)
 
 
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
+def _per(value: float | None, whole: float | None) -> float | None:
+    """So much a second, a request, a step."""
+    return None if value is None or not whole else amount(value / whole)
 
 
 def _queue(window: Window) -> Queue:
@@ -89,7 +106,6 @@ def _queue(window: Window) -> Queue:
     running, waiting = gauges.get("running"), gauges.get(waiting_for_capacity(window))
     deferred, all_waiting = gauges.get("waiting_deferred"), gauges.get("waiting")
     first = window.histograms["ttft"].count if "ttft" in window.histograms else None
-    admissions = None if first is None or seconds <= 0 else first / seconds
     wait, censored = expected_wait(window)
     gave_up, before_first = gave_up_ratios(window)
     failed = failures(window)
@@ -99,12 +115,12 @@ def _queue(window: Window) -> Queue:
         waiting_deferred=None if deferred is None else deferred.last,
         growth_per_second=None if waiting is None else slope(window, waiting_for_capacity(window)),
         arrivals_per_second=arrivals_per_second(window),
-        admissions_per_second=admissions,
+        admissions_per_second=_per(first, seconds),
         expected_wait_seconds=wait,
         expected_wait_censored=censored,
         gave_up_ratio=gave_up,
         gave_up_before_first_token_ratio=before_first,
-        failed_per_second=None if failed is None or seconds <= 0 else failed / seconds,
+        failed_per_second=_per(failed, seconds),
     )
 
 
@@ -152,7 +168,7 @@ def gave_up_ratios(window: Window) -> tuple[float | None, float | None]:
         return 0.0, 0.0
     running = scrapes(window)[0].get("running", 0.0)
     before_first = good - window.histograms["ttft"].count - running
-    return max(0.0, good - finished) / http, max(0.0, before_first) / http
+    return ratio(max(0.0, good - finished), http), ratio(max(0.0, before_first), http)
 
 
 def failures(window: Window) -> float | None:
@@ -195,7 +211,7 @@ def _kv_cache(window: Window) -> KvCache:
         usage_ratio=None if usage is None else usage.last,
         capacity_tokens=capacity_tokens(window),
         preemptions_per_second=_rate(window, "preemptions"),
-        time_to_full_seconds=max(0.0, 1 - usage.last) / growth if filling and usage and growth else None,
+        time_to_full_seconds=amount((1 - usage.last) / growth) if filling and usage and growth else None,
     )
 
 
@@ -205,18 +221,18 @@ def _tokens(window: Window, tpot: float | None) -> Tokens:
     prompt_mean = _length(window, "prompt_length", "prompt_tokens")
     output_mean = mean_of(window, "output_length")
     prefill, lengths = window.histograms.get("prefill"), window.histograms.get("computed_prompt_length")
-    comparable = prefill is not None and lengths is not None and mean_of(window, "prefill") is not None
+    comparable = mean_of(window, "prefill") is not None and mean_of(window, "computed_prompt_length") is not None
     return Tokens(
         prompt_per_second=_rate(window, "prompt_tokens"),
-        computed_prompt_per_second=None if computed is None or window.seconds <= 0 else computed / window.seconds,
+        computed_prompt_per_second=_per(computed, window.seconds),
         generation_per_second=_rate(window, "generation_tokens"),
         prefix_hit_ratio=_reuse(window),
         prompt_mean=prompt_mean,
-        computed_prompt_mean=_ratio(computed, first),
+        computed_prompt_mean=_per(computed, first),
         output_mean=output_mean,
         context_mean=None if prompt_mean is None or output_mean is None else prompt_mean + output_mean / 2,
-        prefill_speed=_ratio(lengths.total, prefill.total) if comparable and lengths and prefill else None,
-        decode_speed=None if not tpot else 1 / tpot,
+        prefill_speed=_per(lengths.total, prefill.total) if comparable and lengths and prefill else None,
+        decode_speed=_per(1.0, tpot),
     )
 
 
@@ -228,19 +244,19 @@ def _reuse(window: Window) -> float | None:
     hits, queries = window.increases.get("prefix_hits"), window.increases.get("prefix_queries")
     if hits is None or not queries:
         return None
-    return min(1.0, (hits + window.increases.get("external_prefix_hits", 0.0)) / queries)
+    return ratio(hits + window.increases.get("external_prefix_hits", 0.0), queries)
 
 
 def _length(window: Window, histogram: str, counter: str) -> float | None:
     """Mean tokens a request: of those that finished, else tokens counted / first tokens."""
     known = mean_of(window, histogram)
-    return known if known is not None else _ratio(window.increases.get(counter), count_of(window, "ttft"))
+    return known if known is not None else _per(window.increases.get(counter), count_of(window, "ttft"))
 
 
 def _speculation(window: Window) -> Speculation:
     accepted, drafts = window.increases.get("spec_accepted_tokens"), window.increases.get("spec_drafts")
-    per_draft = _ratio(accepted, drafts)
+    per_draft = _per(accepted, drafts)
     return Speculation(
-        acceptance_ratio=_ratio(accepted, window.increases.get("spec_draft_tokens")),
+        acceptance_ratio=ratio(accepted, window.increases.get("spec_draft_tokens")),
         mean_accepted_length=None if per_draft is None else 1 + per_draft,  # the bonus token included
     )

@@ -75,7 +75,9 @@ def computed_prompt_tokens(window: Window | Step) -> float | None:
         return None
     # 0.8.5 counts prefix hits in blocks; the ratio is free of the unit.
     queries, hits = increases.get("prefix_queries", 0.0), increases.get("prefix_hits", 0.0)
-    return increases["prompt_tokens"] * (1 - min(hits / queries, 1.0) if queries > 0 else 1.0)
+    if hits > queries:
+        return None
+    return increases["prompt_tokens"] * (1 - hits / queries if queries > 0 else 1.0)
 
 
 def prompt_steps(window: Window) -> float | None:

@@ -7,7 +7,7 @@ and engine the newest name that has samples wins. Source of the names and versio
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 # vLLM's own; the same where a colon is escaped (prometheus_client's OpenMetrics); Ray Serve's since and before 0.11.0;
 # KServe's aggregation.
@@ -17,7 +17,41 @@ PREFIXES: tuple[str, ...] = ("vllm:", "vllm_", "ray_vllm_", "ray_vllm:", "kserve
 GENERATING_HANDLERS: tuple[str, ...] = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
-Unit = Literal["seconds", "tokens", "requests", "ratio", "events", "files", ""]
+Unit = Literal["seconds", "unix_seconds", "tokens", "requests", "ratio", "events", "files", "blocks", "flag"]
+
+# Every number on a page is a float: from here on it no longer counts one by one, so nothing was counted up to it. No
+# process has run for as many seconds either (285 million years).
+MOST = 2.0**53
+_YEAR_10000 = 253402300800.0  # Unix time; a date later than that has no common way to be written
+# A ratio that was summed up in another order is off by this much at most: 1.0000001 is 1.
+_ROUNDING = 1e-6
+
+
+class Bounds(NamedTuple):
+    """The least and the most that a number of a kind can be; both can be."""
+
+    low: float
+    high: float
+
+    def believed(self, value: float) -> float | None:
+        """The value, free of rounding beyond the most it can be; None where it cannot be (NaN too)."""
+        if self.high < value <= self.high * (1 + _ROUNDING):
+            return self.high
+        return value + 0.0 if self.low <= value <= self.high else None  # -0.0 is 0.0
+
+
+# What a unit can be: a number outside is a fault of the page, whatever the family.
+BOUNDS: Mapping[Unit, Bounds] = {
+    "seconds": Bounds(0.0, MOST),
+    "unix_seconds": Bounds(0.0, _YEAR_10000),
+    "tokens": Bounds(0.0, MOST),
+    "requests": Bounds(0.0, MOST),
+    "ratio": Bounds(0.0, 1.0),
+    "events": Bounds(0.0, MOST),
+    "files": Bounds(0.0, MOST),
+    "blocks": Bounds(0.0, MOST),
+    "flag": Bounds(0.0, 1.0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +75,12 @@ class Signal:
     lazy: bool = False
     fleet: Literal["sum", "max"] = "sum"
     prefixed: bool = True
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of one value, a bucket's count or an edge. A capacity of 0 is none: vLLM writes it where it knows none."""
+        bounds = BOUNDS[self.unit]
+        return bounds._replace(low=1.0) if self.kind == "info" and self.unit != "flag" else bounds
 
 
 def _gauge(name: str, unit: Unit, *names: str, fleet: Literal["sum", "max"] = "sum", **where: str) -> Signal:
@@ -73,9 +113,9 @@ CATALOG: tuple[Signal, ...] = (
     _gauge("waiting_deferred", "requests", "num_requests_waiting_by_reason", reason="deferred"),
     # gpu_* hidden in 0.11, gone in 0.12; 0.9.2 to 0.10.2 expose both.
     _gauge("kv_usage", "ratio", "kv_cache_usage_perc", "gpu_cache_usage_perc", fleet="max"),
-    _gauge("awake", "", "engine_sleep_state", sleep_state="awake"),  # 0.11.1
+    _gauge("awake", "flag", "engine_sleep_state", sleep_state="awake"),  # 0.11.1
     # Unix time at which the process made its metrics: a restart hint where process_start_time_seconds is missing.
-    _gauge("created", "seconds", "generation_tokens_created"),
+    _gauge("created", "unix_seconds", "generation_tokens_created"),
     _counter("prompt_tokens", "tokens", "prompt_tokens_total"),
     _counter("computed_prompt_tokens", "tokens", "prompt_tokens_by_source_total", source="local_compute"),  # 0.16
     _counter("external_prompt_tokens", "tokens", "prompt_tokens_by_source_total", source="external_kv_transfer"),
@@ -114,16 +154,16 @@ CATALOG: tuple[Signal, ...] = (
     _histogram("kv_transfer", "seconds", "nixl_xfer_time_seconds", "mooncake_xfer_time_seconds"),
     # Labels of cache_config_info read as numbers; "None" is absent.
     Signal("block_size", "info", "tokens", ("cache_config_info",), {"label": ("block_size",)}),
-    Signal("kv_blocks", "info", "", ("cache_config_info",), {"label": ("num_gpu_blocks",)}),
+    Signal("kv_blocks", "info", "blocks", ("cache_config_info",), {"label": ("num_gpu_blocks",)}),
     Signal("kv_capacity_tokens", "info", "tokens", ("cache_config_info",), {"label": ("kv_cache_size_tokens",)}),
-    Signal("prefix_caching", "info", "", ("cache_config_info",), {"label": ("enable_prefix_caching",)}),
+    Signal("prefix_caching", "info", "flag", ("cache_config_info",), {"label": ("enable_prefix_caching",)}),
     Signal(
         "rejections", "counter", "requests", ("admission_rejections_total",), scope="page", merge="sum", lazy=True
     ),  # 0.32; no engine label
     _http("http_finishes"),
     _http("http_2xx", status=("2xx",)),
     _http("http_5xx", status=("5xx",)),
-    _process("start_time", "gauge", "seconds", "process_start_time_seconds"),
+    _process("start_time", "gauge", "unix_seconds", "process_start_time_seconds"),
     _process("open_fds", "gauge", "files", "process_open_fds"),
     _process("cpu_seconds", "counter", "seconds", "process_cpu_seconds_total"),
 )

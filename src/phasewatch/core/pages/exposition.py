@@ -11,16 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, pairwise
-from math import inf, isfinite, isnan
+from math import inf, isnan
 from typing import Literal, NamedTuple
 
 from phasewatch.core.model import Histogram, Page, Snapshot
-from phasewatch.core.pages.catalog import BY_NAME, CATALOG, PREFIXES, Signal
+from phasewatch.core.pages.catalog import BY_NAME, CATALOG, MOST, PREFIXES, Bounds, Signal
 
 PROBLEMS_KEPT = 20
 
 _EngineId = tuple[str, str]
 _PAGE: _EngineId = ("", "")
+# vLLM's clocks count nanoseconds: nobody draws a line between two values that are nearer.
+_CLOSEST_EDGES = 1e-9
 
 # Possessive quantifiers keep a hostile line linear.
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
@@ -141,9 +143,11 @@ def _read(text: str) -> _Raw:
         if name.startswith(PREFIXES) and "server" in block and "server" in _labels(block).values:
             raw.router = True
         elif name in _WANTED and not (isnan(value) and name not in _HISTOGRAM_PARTS):
-            if problem := _unusable(name, block, value):
-                raw.problems.add(f"line {number} {problem}: {_shortened(line)}")
+            believed = _believed(name, block, value)
+            if isinstance(believed, str):
+                raw.problems.add(f"line {number} {believed}: {_shortened(line)}")
                 continue
+            value = believed
             if block in raw.samples[name]:
                 raw.problems.add(f"line {number} repeats a series, the later value is taken: {_shortened(line)}")
             raw.samples[name][block] = value
@@ -182,14 +186,12 @@ def _unescaped(value: str) -> str:
     return _ESCAPE.sub(lambda m: "\n" if m[0] == r"\n" else m[0][1], value) if "\\" in value else value
 
 
-def _unusable(name: str, block: str, value: float) -> str | None:
-    if name.endswith("_bucket") and _labels(block).le is None:
-        return "has no readable le"
+def _believed(name: str, block: str, value: float) -> float | str:
+    """A sample's value as far as it can be, else what is wrong. Histograms are judged as a whole, by `_histogram`."""
     if name in _HISTOGRAM_PARTS:
-        return None
-    if value < 0 or value == inf:
-        return f"has a value that cannot be ({value:g})"
-    return None
+        return "has no readable le" if name.endswith("_bucket") and _labels(block).le is None else value
+    believed = _BOUNDS[name].believed(value)
+    return f"has a value that cannot be ({value:g})" if believed is None else believed
 
 
 def _number(value: str | None) -> float | None:
@@ -259,7 +261,14 @@ _ENGINE_FAMILIES = frozenset(name for row in CATALOG if row.scope == "engine" fo
 _HISTOGRAM_PARTS = frozenset(
     name + part for row in CATALOG if row.kind == "histogram" for name in _SPELLINGS[row.name] for part in _PARTS
 )
-_WANTED = _HISTOGRAM_PARTS | {name for row in CATALOG if row.kind != "histogram" for name in _SPELLINGS[row.name]}
+# Rows of one family have one unit (a test holds them to it). An info's value says nothing: it says it in its labels.
+_BOUNDS: Mapping[str, Bounds] = {
+    name: Bounds(-inf, inf) if row.kind == "info" else row.bounds
+    for row in CATALOG
+    if row.kind != "histogram"
+    for name in _SPELLINGS[row.name]
+}
+_WANTED = _HISTOGRAM_PARTS | _BOUNDS.keys()
 
 
 def _rows(raw: _Raw, name: str) -> Iterable[tuple[_Labels, float]]:
@@ -299,11 +308,16 @@ def _histograms(row: Signal, raw: _Raw) -> dict[_EngineId, Histogram]:
         for id_ in dict.fromkeys((*edges, *counts)):
             if id_ in found:
                 continue
-            found[id_] = None
+            found[id_], total = None, _sum(sums.get(id_))
             try:
-                found[id_] = _histogram(edges.get(id_, {}), counts.get(id_), sums.get(id_))
+                found[id_] = _histogram(edges.get(id_, {}), counts.get(id_), total)
             except ValueError as problem:
                 raw.problems.add(f"{name} of engine {id_[1]!r} of model {id_[0]!r} is left out: {problem}")
+                continue
+            if total is None and id_ in sums:
+                raw.problems.add(
+                    f"{name}_sum of engine {id_[1]!r} of model {id_[0]!r} has a value that cannot be ({sums[id_]:g})"
+                )
     return {id_: histogram for id_, histogram in found.items() if histogram is not None}
 
 
@@ -322,11 +336,30 @@ def _histogram(edges: dict[float, float], count: float | None, total: float | No
     if len(edges) == 1:
         raise ValueError("no buckets")
     bounds = tuple(sorted(edges))
+    if problem := _wrong_edges(bounds):
+        raise ValueError(problem)
     counts = tuple(edges[bound] for bound in bounds)
     # Written so that NaN fails too.
-    if not (counts[0] >= 0 and isfinite(counts[-1]) and all(a <= b for a, b in pairwise(counts))):
+    if not (counts[0] >= 0 and all(a <= b for a, b in pairwise(counts))):
         raise ValueError("its buckets are not cumulative")
-    return Histogram(bounds, counts, total if total is not None and isfinite(total) else None)
+    if not counts[-1] <= MOST:
+        raise ValueError(f"its count cannot be ({counts[-1]:g})")
+    return Histogram(bounds, counts, total)
+
+
+@lru_cache(maxsize=1024)
+def _wrong_edges(bounds: tuple[float, ...]) -> str | None:
+    """Why no histogram of times or lengths has these edges; None where it may. Cached: edges stay for ever."""
+    if bounds[0] < 0 or bounds[-2] > MOST:
+        return f"its edge {bounds[0] if bounds[0] < 0 else bounds[-2]:g} cannot be"
+    if any(high - low < _CLOSEST_EDGES for low, high in pairwise((0.0, *bounds)) if high):
+        return "its edges are nearer to each other than a nanosecond"
+    return None
+
+
+def _sum(total: float | None) -> float | None:
+    """A sum as far as it can be. Below 0 it may be: vLLM can add negative times (core.sanity)."""
+    return total if total is not None and abs(total) <= MOST else None
 
 
 def _info(id_: _EngineId, engines: int, raw: _Raw) -> dict[str, float]:
@@ -337,7 +370,10 @@ def _info(id_: _EngineId, engines: int, raw: _Raw) -> dict[str, float]:
         if row.kind != "info":
             continue
         for labels, _ in (pair for name in _SPELLINGS[row.name] for pair in _rows(raw, name)):
-            number = _number(labels.values.get(row.where["label"][0]))
+            written = _number(labels.values.get(row.where["label"][0]))
+            number = None if written is None else row.bounds.believed(written)
+            if written is not None and number is None:
+                raw.problems.add(f"{row.names[0]} has a {row.where['label'][0]} that cannot be ({written:g})")
             if number is not None and labels.engine in (None, id_[1]):
                 # With Ray, each worker is a server of its own.
                 shared = row.name == "kv_blocks" and not labels.worker
