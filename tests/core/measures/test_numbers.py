@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from phasewatch.core.measures.numbers import amount, numbers, ratio
+from phasewatch.core.measures.window import window
 from phasewatch.core.model import Histogram, Numbers, Step
-from phasewatch.core.numbers import amount, numbers, ratio
 from phasewatch.core.settings import Thresholds
-from phasewatch.core.window import window
 from vllm_pages import Scene, Server, Traffic
 
 
