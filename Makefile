@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 DEMO_FOR ?=
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 LOCK_ARGS ?=
+BENCH_ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip -qq --no-input --disable-pip-version-check
@@ -15,7 +16,7 @@ LINTED := src tests tools benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint tools browser dashboards pictures grafana-schema lock clean newest-tools
+.PHONY: help demo test bench lint tools browser dashboards pictures grafana-schema lock clean newest-tools
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,6 +26,9 @@ demo: .venv/.runtime ## run phasewatch on shipped recordings; DEMO_FOR=25s stops
 
 test: lint tools browser grafana-schema ## lint, then all tests; PYTEST_ARGS="-k name" narrows them
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: .venv/.dev tools ## what watching a fleet costs, beside Prometheus; BENCH_ARGS="--targets 10,50" and others
+	$(BIN)/python -m benchmarks.fleet $(BENCH_ARGS)
 
 lint: .venv/.dev ## ruff and mypy
 	$(BIN)/ruff check $(LINTED)

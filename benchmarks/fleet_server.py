@@ -1,0 +1,89 @@
+"""One fast process that is a whole fleet: N ports, each a vLLM server's /metrics whose numbers move.
+
+    python -m benchmarks.fleet_server TARGETS SECONDS
+
+The pages are the demo's recordings of a real vLLM (about 53 kB, no gzip, as vLLM answers), looped so that counters
+never fall. Target i plays replica i modulo 3, shifted by a few frames, as a server of model i // 10. Pages are made
+before the first line is printed, {"ports": [...]}; when stdin ends, {"arrivals": [[seconds, ...] of each target]}
+follows, on the monotonic clock, and the process ends.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from functools import lru_cache, partial
+from pathlib import Path
+
+from phasewatch.demo import demo_recording
+from phasewatch.sources.replay_server import Track
+
+FRAME_SECONDS = 2.0
+TARGETS_PER_MODEL = 10
+# Targets of one replica are this many frames apart, so that not all show the same traffic at the same time.
+SHIFT, SHIFTS = 5, 11
+RECORDED_MODEL = b'model_name="demo-llama"'
+
+
+class Pages:
+    """The pages of every replica for the next `seconds` seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            recording = demo_recording(Path(folder))
+            tracks = [Track(target, target.entries[0].seconds, loop=True) for target in recording.targets]
+            frames = int(seconds / FRAME_SECONDS) + SHIFT * SHIFTS + 1
+            self._frames = [[track.at(n * FRAME_SECONDS)[1].encode() for n in range(frames)] for track in tracks]
+        self.started = time.monotonic()
+        self._as_model = lru_cache(maxsize=512)(self._render)
+
+    def answer(self, target: int, now: float) -> bytes:
+        replica, shift = target % len(self._frames), target // len(self._frames) % SHIFTS * SHIFT
+        frames = self._frames[replica]
+        frame = min(int((now - self.started) / FRAME_SECONDS) + shift, len(frames) - 1)
+        return self._as_model(replica, frame, target // TARGETS_PER_MODEL)
+
+    def _render(self, replica: int, frame: int, model: int) -> bytes:
+        body = self._frames[replica][frame].replace(RECORDED_MODEL, b'model_name="model-%d"' % model)
+        head = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: %d\r\n\r\n"
+        )
+        return head % len(body) + body
+
+
+class Connection(asyncio.Protocol):
+    """Answers every GET with the target's page as it is now."""
+
+    def __init__(self, pages: Pages, target: int, arrivals: list[float]) -> None:
+        self._pages, self._target, self._arrivals = pages, target, arrivals
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while b"\r\n\r\n" in self._received:
+            now = time.monotonic()
+            self._arrivals.append(now)
+            self._received = self._received.partition(b"\r\n\r\n")[2]
+            self._transport.write(self._pages.answer(self._target, now))
+
+
+async def serve(targets: int, seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    pages = Pages(seconds)
+    arrivals: list[list[float]] = [[] for _ in range(targets)]
+    servers = [
+        await loop.create_server(partial(Connection, pages, target, arrivals[target]), "127.0.0.1", 0)
+        for target in range(targets)
+    ]
+    print(json.dumps({"ports": [server.sockets[0].getsockname()[1] for server in servers]}), flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    print(json.dumps({"arrivals": arrivals}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2])))
