@@ -66,7 +66,7 @@ def test_recorded_failures_fail_again_in_their_kind(recording, clock):
             clock.now = 1000.0 + second - 100
             with pytest.raises(ScrapeError) as caught:
                 scraper.fetch()
-            seen[second] = (caught.value.reason, "503" in caught.value.message)
+            seen[second] = (caught.value.reason, "answered 503" in caught.value.message)
         scraper.close()
     assert seen == {103: ("connect", False), 105: ("status", True), 107: ("timeout", False)}
 

@@ -2,6 +2,7 @@ import gzip
 import os
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -100,6 +101,49 @@ def test_a_kept_connection_that_the_server_closed_is_no_failure(http_server: Ser
     one = scraper(server.url)
     assert [one.fetch().text for _ in range(3)] == [PAGE.decode()] * 3
     assert server.connections == 2
+
+
+def test_a_cookie_of_a_load_balancer_is_sent_again(http_server: Serve, scraper: Scrape) -> None:
+    cookies = {"Set-Cookie": "backend=b1; Path=/", "Content-Type": "text/plain"}
+    server = http_server({"/metrics": Reply(PAGE, headers=cookies)})
+    one = scraper(server.url)
+    for _ in range(2):
+        one.fetch()
+    assert [request.headers.get("Cookie") for request in server.requests] == [None, "backend=b1"]
+    assert server.connections == 1
+
+
+def test_a_reset_in_the_middle_of_a_page_is_not_asked_again(http_server: Serve, scraper: Scrape) -> None:
+    def reset(request: BaseHTTPRequestHandler) -> None:
+        request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 40000\r\n\r\n" + PAGE)
+        request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        request.close_connection = True
+
+    server = http_server({"/metrics": PAGE})
+    one = scraper(server.url)
+    one.fetch()
+    server.routes["/metrics"] = reset
+    assert failure(one).reason in ("connect", "truncated")
+    assert len(server.requests) == 2
+
+
+def test_an_answer_left_half_read_does_not_leak_into_the_next(http_server: Serve, scraper: Scrape) -> None:
+    server = http_server({"/metrics": Reply(PAGE, 500)})
+    one = scraper(server.url)
+    assert failure(one).reason == "status"
+    server.routes["/metrics"] = PAGE
+    assert one.fetch().text == PAGE.decode()
+    assert server.connections == 2
+
+
+def test_one_thread_watches_over_the_times_of_all_scrapes(http_server: Serve, scraper: Scrape) -> None:
+    server = http_server({"/metrics": PAGE})
+    scrapers = [scraper(server.url) for _ in range(5)]
+    for one in scrapers * 3:
+        one.fetch()
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("scrape-watchdog") == 1
+    assert not [name for name in names if name.startswith("Timer")]
 
 
 def test_a_proxy_in_the_environment_is_ignored(

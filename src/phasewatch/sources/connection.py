@@ -1,101 +1,173 @@
-"""A connection that can be ended from outside, so that a whole scrape has a time limit.
+"""One server's HTTP connection, kept between requests, that can be ended from outside: a whole scrape has a time limit.
 
-requests bounds the connection attempt and each wait for more bytes; a server that sends a byte a second passes both.
+A socket's timeout bounds each wait only; a server that sends a byte a second passes it for ever. urllib3 connects
+(addresses, TLS), http.client, on which urllib3's own connection is built, asks and reads: that costs half of what
+urllib3 adds on top of it, and an eighth of requests.
 """
 
 import contextlib
+import heapq
+import http.client
+import itertools
+import os
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from requests.adapters import HTTPAdapter
+import requests
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 
 class Limit:
     """Whether the time for one scrape ran out."""
 
-    is_over = False
+    __slots__ = ("is_over",)
+
+    def __init__(self, is_over: bool = False) -> None:
+        self.is_over = is_over
 
 
-class Line:
-    """The socket in use. Timeouts of a socket bound each wait only; ending it from outside bounds them all together."""
+class Watchdog:
+    """Calls back at deadlines; one thread for all connections, since nearly every deadline is called off."""
 
     def __init__(self) -> None:
-        self.opened = 0
+        self._changed = threading.Condition()
+        self._numbers = itertools.count()
+        # (monotonic seconds, number, callback); an entry called off stays, without its callback, until its time.
+        self._entries: list[tuple[float, int, list[Callable[[], None]]]] = []
+        self._is_running = False
+
+    def call_after(self, seconds: float, callback: Callable[[], None]) -> list[Callable[[], None]]:
+        """What is returned calls the callback off when it is cleared."""
+        entry = (time.monotonic() + seconds, next(self._numbers), [callback])
+        with self._changed:
+            heapq.heappush(self._entries, entry)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="scrape-watchdog", daemon=True).start()
+            elif self._entries[0] is entry:
+                self._changed.notify()
+        return entry[2]
+
+    def _run(self) -> None:
+        while True:
+            due: list[Callable[[], None]] = []
+            with self._changed:
+                while self._entries and (not self._entries[0][2] or self._entries[0][0] <= time.monotonic()):
+                    due += heapq.heappop(self._entries)[2]
+                if not due:
+                    self._changed.wait(self._entries[0][0] - time.monotonic() if self._entries else None)
+            for callback in due:
+                callback()
+
+
+_WATCHDOG = Watchdog()
+
+
+class AbortableConnection:
+    """A kept connection to one server at a time; one request at a time.
+
+    connect_timeout, read_timeout: seconds for each connection attempt and for each wait for more bytes. ca_file: the
+    certificates to trust; read anew for each new connection.
+    """
+
+    def __init__(self, connect_timeout: float, read_timeout: float, ca_file: str | None = None) -> None:
+        self._connect_timeout, self._read_timeout = connect_timeout, read_timeout
+        self._ca_file = ca_file
+        self._server: tuple[str, str, int] | None = None
+        self._connection: HTTPConnection | None = None
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
         self._limit = Limit()
-        self._closed = False
+        self._is_aborted = False
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the scrape under way has to end: nothing may be sent again."""
-        return self._limit.is_over
+    def get(self, server: tuple[str, str, int], path: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """The answer to GET, its body unread; `release` it. server: scheme, host without brackets, port.
+
+        Raises what urllib3, http.client and the system raise.
+        """
+        for is_last_try in (False, True):
+            connection, is_new = self._connected(server)
+            try:
+                http.client.HTTPConnection.request(connection, "GET", path, headers=dict(headers))
+                return http.client.HTTPConnection.getresponse(connection)
+            except (http.client.HTTPException, ConnectionError):
+                connection.close()
+                # A server may close a kept connection at the moment it is used again: that is no failure yet.
+                if is_last_try or is_new or self._limit.is_over:
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+        raise AssertionError("unreachable")
+
+    def release(self, response: http.client.HTTPResponse) -> None:
+        """The connection is kept where the answer was read to its end."""
+        is_whole = response.isclosed() if response.length is None else response.length == 0
+        response.close()
+        if not is_whole:
+            self.close()
 
     def close(self) -> None:
-        """Ends the scrape under way, and any later one as soon as it is connected."""
-        self._closed = self._limit.is_over = True
-        self.cut()
+        """Closes the kept connection; only where no request is under way."""
+        if self._connection is not None:
+            self._connection.close()
 
-    def use(self, connected: socket.socket) -> None:
+    def abort(self) -> None:
+        """Ends, from any thread, the request under way, and any later one as soon as it is connected."""
         with self._lock:
-            self.opened += 1
-            self._socket = connected
-            is_over = self._limit.is_over
-        if is_over:
-            self.cut()
-
-    def cut(self) -> None:
-        with self._lock, contextlib.suppress(OSError):
-            if self._socket is not None:
-                # Of the plain socket, also under TLS: closing TLS politely would wait for the other side.
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            self._is_aborted = True
+            self._cut(self._limit)
 
     @contextlib.contextmanager
     def limited_to(self, seconds: float) -> Iterator[Limit]:
-        limit = self._limit = Limit()
-        limit.is_over = self._closed
-
-        def end() -> None:
-            limit.is_over = True
-            self.cut()
-
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
+        """What is asked inside ends, with any error or an early end, when the time is over; the Limit says so."""
+        with self._lock:
+            limit = self._limit = Limit(self._is_aborted)
+        callbacks = _WATCHDOG.call_after(seconds, partial(self._end, limit))
         try:
             yield limit
         finally:
-            timer.cancel()
+            callbacks.clear()
+            if self._is_aborted:
+                self.close()
 
+    def _end(self, limit: Limit) -> None:
+        with self._lock:
+            if self._limit is limit:
+                self._cut(limit)
 
-class AbortableAdapter(HTTPAdapter):
-    """requests' own, whose connections show their socket to a Line."""
+    def _connected(self, server: tuple[str, str, int]) -> tuple[HTTPConnection, bool]:
+        """The connection, and whether it is new."""
+        if self._connection is None or self._server != server:
+            self.close()
+            self._server, self._connection = server, self._made(*server)
+        connection = self._connection
+        if connection.sock is not None:
+            return connection, False
+        connection.connect()
+        connected: socket.socket = connection.sock
+        connected.settimeout(self._read_timeout)
+        with self._lock:
+            self._socket = connected
+            if self._limit.is_over:
+                self._cut(self._limit)
+        return connection, True
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        super().__init__(pool_connections=2, pool_maxsize=1, max_retries=0)
+    def _made(self, scheme: str, host: str, port: int) -> HTTPConnection:
+        if scheme == "http":
+            return HTTPConnection(host, port, timeout=self._connect_timeout)
+        trusted = self._ca_file or requests.utils.DEFAULT_CA_BUNDLE_PATH
+        where: Any = {"ca_cert_dir" if os.path.isdir(trusted) else "ca_certs": trusted}
+        return HTTPSConnection(host, port, timeout=self._connect_timeout, cert_reqs="CERT_REQUIRED", **where)
 
-    def build_connection_pool_key_attributes(self, *args: Any, **kwargs: Any) -> Any:
-        server, tls = super().build_connection_pool_key_attributes(*args, **kwargs)
-        # requests hands on an IPv6 zone as the URL writes it (%25eth0); only in brackets urllib3 makes it the system's.
-        if "%" in server["host"]:
-            server["host"] = f"[{server['host']}]"
-        return server, tls
-
-    def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
-        pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
-        if not hasattr(pool, "shown_to"):
-            pool.shown_to = self._line
-            pool.ConnectionCls = _shown(pool.ConnectionCls, self._line)
-        return pool
-
-
-def _shown(base: Any, line: Line) -> Any:
-    class Shown(base):  # type: ignore[misc]
-        def connect(self) -> None:
-            super().connect()
-            line.use(self.sock)
-
-    return Shown
+    def _cut(self, limit: Limit) -> None:
+        """Under the lock."""
+        limit.is_over = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                # Of the plain socket, also under TLS: closing TLS politely would wait for the other side.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)

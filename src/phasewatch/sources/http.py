@@ -1,19 +1,22 @@
 """One metrics page over HTTP: patient with what is harmless, strict about what is not a whole page, quick to let go."""
 
+import http.client
 import os
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
 
 from phasewatch import __version__
-from phasewatch.sources.connection import AbortableAdapter, Line
-from phasewatch.sources.network_errors import causes, explain, lower_first
+from phasewatch.sources.connection import AbortableConnection
+from phasewatch.sources.network_errors import explain, lower_first
 from phasewatch.sources.pages import GZIP_MAGIC, MAX_PAGE_BYTES, OPENMETRICS, Gunzip, PageError, page_text, too_large
 from phasewatch.sources.target import DEFAULT_PORTS, Target
 
@@ -55,6 +58,15 @@ class ScrapeError(Exception):
         self.message = message
 
 
+class _Request(NamedTuple):
+    """A GET as requests prepared it. server: scheme, host without brackets, port. path: with its query."""
+
+    url: str
+    server: tuple[str, str, int]
+    path: str
+    headers: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Scrape:
     """A page. content_type: as the server sent it, "" if it sent none. seconds: from the request to the last byte."""
@@ -94,10 +106,11 @@ class Scraper:
         self._token_file = bearer_token_file
         self._url = target.url  # where the page was found last
         self._busy = threading.Lock()
-        self._line = Line()
+        self._ca_file = str(ca_file) if ca_file else None
+        self._connection = AbortableConnection(*self._timeouts, self._ca_file)
+        self._prepared: _Request | None = None
         self._session = requests.Session()
         self._session.trust_env = False
-        self._session.verify = str(ca_file) if ca_file else True
         self._session.auth = target.auth if bearer_token_file is None else None
         self._session.headers.update(
             {"Accept": ACCEPT, "Accept-Encoding": "gzip", "User-Agent": f"phasewatch/{__version__}", **(headers or {})}
@@ -106,8 +119,6 @@ class Scraper:
         if "%" in server:
             # A zone is this machine's own business; older Pythons (3.11.2) would send it to the server.
             self._session.headers["Host"] = f"{server.partition('%')[0]}]{server.rpartition(']')[2]}"
-        for scheme in DEFAULT_PORTS:
-            self._session.mount(f"{scheme}://", AbortableAdapter(self._line))
 
     def fetch(self) -> Scrape:
         """The page as it is now. Raises ScrapeError, and nothing else, for whatever the server or network may do."""
@@ -122,18 +133,26 @@ class Scraper:
 
     def close(self) -> None:
         """Ends a scrape that is running (it fails) and the kept connection."""
-        self._line.close()
-        self._session.close()
+        self._connection.abort()
+        if self._busy.acquire(blocking=False):
+            self._connection.close()
+            self._busy.release()
 
     def _fetch(self) -> Scrape:
         started = time.monotonic()
-        if isinstance(self._session.verify, str) and not os.path.exists(self._session.verify):
-            raise self._error("tls", f"certificate file {self._session.verify}: no such file")
-        headers = self._authorization()
-        with self._line.limited_to(self._total) as limit:
+        if self._ca_file is not None and not os.path.exists(self._ca_file):
+            raise self._error("tls", f"certificate file {self._ca_file}: no such file")
+        authorization = self._authorization()
+        with self._connection.limited_to(self._total) as limit:
             try:
-                response, body = self._follow(headers)
-            except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as error:
+                response, body = self._follow(authorization)
+            except (
+                requests.RequestException,
+                urllib3.exceptions.HTTPError,
+                http.client.HTTPException,
+                OSError,
+                UnicodeError,
+            ) as error:
                 if limit.is_over:
                     raise self._error("timeout", self._too_slow()) from None
                 raise self._error(*explain(error, *self._timeouts)) from None
@@ -152,41 +171,47 @@ class Scraper:
             raise PageError(
                 "truncated", "the connection ended in the middle of a line; the page is discarded as a whole"
             )
-        return Scrape(text, content_type, response.status_code, time.monotonic() - started)
+        return Scrape(text, content_type, response.status, time.monotonic() - started)
 
-    def _follow(self, headers: dict[str, str]) -> tuple[requests.Response, bytes]:
+    def _follow(self, authorization: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
         """The answer that is a page, redirects on the same server followed, and its bytes."""
         url, seen = self._url, []
         while True:
             seen.append(url)
-            response = self._get(url, headers)
+            request = self._request(url)
+            response = self._connection.get(request.server, request.path, {**request.headers, **authorization})
             try:
+                if "Set-Cookie" in response.headers:
+                    self._keep_cookies(url, response)
                 location = response.headers.get("Location")
-                if 300 <= response.status_code < 400 and location:
+                if 300 <= response.status < 400 and location:
                     url = self._redirected(url, location, seen)
                     continue
-                if response.status_code != 200:
+                if response.status != 200:
                     self._url = self.target.url
-                    raise self._error(*self._refused(response.status_code))
+                    raise self._error(*self._refused(response.status))
                 body = self._body(response)
                 self._url = url
                 return response, body
             finally:
-                response.close()
+                self._connection.release(response)
 
-    def _get(self, url: str, headers: dict[str, str]) -> requests.Response:
-        for is_last_try in (False, True):
-            opened = self._line.opened
-            try:
-                return self._session.get(
-                    url, headers=headers, timeout=self._timeouts, stream=True, allow_redirects=False
-                )
-            except requests.ConnectionError as error:
-                # A server may close a kept connection at the moment it is used again: that is no failure yet.
-                was_in_use = any(isinstance(cause, urllib3.exceptions.ProtocolError) for cause in causes(error))
-                if is_last_try or self._line.is_over or self._line.opened != opened or not was_in_use:
-                    raise
-        raise AssertionError("unreachable")
+    def _request(self, url: str) -> _Request:
+        if self._prepared is None or self._prepared.url != url:
+            prepared = self._session.prepare_request(requests.Request("GET", url))
+            parts = urlsplit(prepared.url or url)
+            scheme, host, port = _server(url)
+            # Only here a zone is the system's; in a URL it is written with %25.
+            server = (scheme, (parts.hostname or host).replace("%25", "%"), port)
+            self._prepared = _Request(url, server, prepared.path_url, dict(prepared.headers))
+        return self._prepared
+
+    def _keep_cookies(self, url: str, response: http.client.HTTPResponse) -> None:
+        """Sent again with the next request, so that a load balancer goes on to the same server behind it."""
+        asked = self._session.prepare_request(requests.Request("GET", url))
+        answer: Any = SimpleNamespace(_original_response=response)
+        requests.cookies.extract_cookies_to_jar(self._session.cookies, asked, answer)  # type: ignore[no-untyped-call]
+        self._prepared = None
 
     def _redirected(self, url: str, location: str, seen: list[str]) -> str:
         """Where to go on. Only the same server gets our request (and token): same host and port, or its https."""
@@ -213,7 +238,7 @@ class Scraper:
             )
         return new
 
-    def _body(self, response: requests.Response) -> bytes:
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
         """The page's bytes, decompressed. Raises PageError."""
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip"):
@@ -223,7 +248,7 @@ class Scraper:
             raise too_large(self._max_bytes)
         decoder: Gunzip | None = Gunzip(self._max_bytes) if encoding in ("gzip", "x-gzip") else None
         body, received = bytearray(), 0
-        while data := response.raw.read1(_CHUNK, decode_content=False):
+        while data := response.read1(_CHUNK):
             # gzip without a header that says so (a badly set up proxy) is still readable.
             if not received and decoder is None and data.startswith(GZIP_MAGIC):
                 decoder = Gunzip(self._max_bytes)
@@ -231,6 +256,8 @@ class Scraper:
             if received > self._max_bytes:
                 raise too_large(self._max_bytes)
             body += decoder.feed(data) if decoder else data
+        if response.length:
+            raise http.client.IncompleteRead(b"", response.length)
         if decoder and received:
             decoder.finish()
         return bytes(body)
@@ -272,7 +299,7 @@ class Scraper:
         return ScrapeError(reason, f"{_without_secrets(self.target.url)}: {message}")
 
 
-def _server(url: str) -> tuple[str, str | None, int]:
+def _server(url: str) -> tuple[str, str, int]:
     parts = urlsplit(url)
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         raise ValueError(url)

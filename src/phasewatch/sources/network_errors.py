@@ -7,22 +7,23 @@ import socket
 import ssl
 from collections.abc import Iterator
 
-import requests
 import urllib3
 
 
 def explain(error: BaseException, connect: float, read: float) -> tuple[str, str]:
-    """(reason of scrape.REASONS, one line) for what requests, urllib3 or the system raised.
+    """(reason of scrape.REASONS, one line) for what urllib3, http.client or the system raised.
 
     connect, read: the timeouts in force, in seconds.
     """
     chain = list(causes(error))
-    if isinstance(error, requests.ConnectTimeout):
+    # That no connection could be made at all is one of these, too, to urllib3.
+    if type(error) is urllib3.exceptions.ConnectTimeoutError:
         return (
             "timeout",
             f"no connection within {connect:g} s; check that the server is up and no firewall is between",
         )
-    if isinstance(error, requests.Timeout) or any(isinstance(e, urllib3.exceptions.ReadTimeoutError) for e in chain):
+    # With a number it is the system that gave a connection up.
+    if any(isinstance(e, TimeoutError) and e.errno is None for e in chain):
         return "timeout", f"nothing came for {read:g} s; the server is overloaded or stands still"
     for cause in chain:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -41,7 +42,7 @@ def explain(error: BaseException, connect: float, read: float) -> tuple[str, str
         return "connect", "connection refused; nothing listens there: check the port, and that the server is up"
     if number is not None:
         return "connect", f"{lower_first(os.strerror(number))}; check the address and the network"
-    if any(isinstance(e, urllib3.exceptions.ProtocolError) and "without response" in str(e) for e in chain):
+    if any(isinstance(e, http.client.RemoteDisconnected) for e in chain):
         return "connect", "closed the connection without an answer; if the server expects TLS there, write https://"
     return "protocol", "what answers there does not speak proper HTTP; check the port"
 
