@@ -16,8 +16,8 @@ import time
 from functools import lru_cache, partial
 from pathlib import Path
 
-from phasewatch.demo import demo_recording
-from phasewatch.sources.replay_server import Track
+from phasewatch.commands.demo import demo_recording
+from phasewatch.outputs.replay_server import Track
 
 FRAME_SECONDS = 2.0
 TARGETS_PER_MODEL = 10

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from phasewatch.core.exposition import parse
+from phasewatch.core.pages.exposition import parse
 from support import SUITES, Tools
 
 ROOT = Path(__file__).parents[2]

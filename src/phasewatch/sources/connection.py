@@ -148,14 +148,16 @@ class AbortableConnection:
         connection = self._connection
         if connection.sock is not None:
             return connection, False
+        self._open(connection)
+        return connection, True
+
+    def _open(self, connection: HTTPConnection) -> None:
         connection.connect()
-        connected: socket.socket = connection.sock
-        connected.settimeout(self._read_timeout)
         with self._lock:
-            self._socket = connected
+            self._socket = connection.sock
+            self._socket.settimeout(self._read_timeout)
             if self._limit.is_over:
                 self._cut(self._limit)
-        return connection, True
 
     def _made(self, scheme: str, host: str, port: int) -> HTTPConnection:
         if scheme == "http":
