@@ -5,7 +5,7 @@ The dataclasses from Estimate down are the document `phasewatch/v1`: field names
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 State = Literal["serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down"]
 STATES: tuple[State, ...] = ("serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down")
@@ -28,12 +28,14 @@ class Histogram:
     """A cumulative histogram, or what it grew by.
 
     bounds: ascending upper edges, the last is +Inf. counts: cumulative, same length. total: sum of the
-    observations in the metric's unit, None where the page has no _sum.
+    observations in the metric's unit, None where the page has no _sum. row: the same as an array, once asked for
+    (measures: histogram.alone).
     """
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
     total: float | None
+    row: Any = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def count(self) -> float:

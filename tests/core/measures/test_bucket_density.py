@@ -2,11 +2,26 @@
 
 from math import exp, log
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewatch.core.measures.bucket_density import MIDDLES, NODES, height, shares, slope, solve_symmetric
+from phasewatch.core.measures import bucket_density as shape
+from phasewatch.core.measures.bucket_density import MIDDLES, NODES
+
+
+def shares(middle: float, left: float, right: float) -> list[float]:
+    found: list[float] = shape.shares(np.array([middle]), np.array([left]), np.array([right]))[0].tolist()
+    return found
+
+
+def slope(middle: float) -> float:
+    return float(shape.slope(np.array([middle]))[0])
+
+
+def height(middle: float, side: int) -> float:
+    return float(shape.height(np.array([middle]), side)[0])
 
 
 @given(st.floats(0.1, 0.9), st.floats(-3.0, 1.5), st.floats(-3.0, 1.5))
@@ -51,7 +66,8 @@ def test_the_heights_of_an_exponential_density_differ_by_its_slope(middle: float
     assert height(middle, 1) == pytest.approx(height(1 - middle, -1), abs=1e-6)
 
 
-def test_a_system_is_solved_with_its_determinant() -> None:
-    found, log_determinant = solve_symmetric([[4.0, 2.0], [2.0, 3.0]], [2.0, 5.0])
-    assert found == pytest.approx([-0.5, 2.0])
-    assert log_determinant == pytest.approx(log(8))
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(-40.0, 8.0), st.floats(-40.0, 8.0)), min_size=2, max_size=20))
+def test_many_buckets_at_once_are_each_as_if_alone(buckets: list[tuple[float, float, float]]) -> None:
+    together = shape.shares(*np.array(buckets).T)
+    for one, bucket in zip(together.tolist(), buckets, strict=True):
+        assert one == pytest.approx(shares(*bucket), rel=1e-9, abs=1e-12)

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import plain_fit
+from phasewatch.core.measures import percentile_fit as sums
 from phasewatch.core.measures.histogram import merge
-from phasewatch.core.measures.quantile import PERCENTILES, estimate, estimate_with_sums, latency
+from phasewatch.core.measures.quantile import PERCENTILES, estimate, estimate_with_sums, fit_together, latency
 from phasewatch.core.model import Histogram
 
 TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, inf)
@@ -208,3 +210,54 @@ def test_the_sums_bring_the_value_closer_than_interpolation_does(kind: str) -> N
             ours += abs(by_sums(steps, q) - true) / true
             plain += abs(by_interpolation(steps, q) - true) / true
     assert ours < 0.6 * plain
+
+
+def by_plain_loops(steps: Sequence[Histogram]) -> list[float | None]:
+    fitted = plain_fit.fit(steps)
+    return [None if fitted is None else plain_fit.value(fitted, q) for q in QS]
+
+
+def assert_as_by_plain_loops(windows: Sequence[Sequence[Histogram]]) -> None:
+    for steps, found in zip(windows, sums.percentiles(windows, QS), strict=True):
+        wanted = by_plain_loops(steps)
+        assert [value is None for value in found] == [value is None for value in wanted]
+        assert [value for value in found if value] == pytest.approx([value for value in wanted if value], rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["steady tokens", "tokens with stalls", "a growing queue", "first tokens"])
+def test_windows_fitted_at_once_have_the_values_of_plain_loops(kind: str) -> None:
+    rng = random.Random(11)
+    windows = []
+    for at in range(40):
+        values = [part for _ in range(1 + at % 3) for part in traffic(kind, rng)][: 1 + 2 * at]
+        windows.append([observed(part, ITL if at % 2 else TTFT) for part in values])
+    assert_as_by_plain_loops(windows)
+
+
+@given(st.lists(scrapes, min_size=1, max_size=5), st.lists(st.booleans(), min_size=60, max_size=60))
+def test_windows_of_any_kind_have_the_values_of_plain_loops(
+    many: list[list[list[float]]], without_sum: list[bool]
+) -> None:
+    windows = [[observed(part) for part in values] for values in many]
+    for steps, missing in zip(windows, without_sum, strict=False):
+        if missing:
+            steps[0] = Histogram(steps[0].bounds, steps[0].counts, None)
+    for steps, found in zip(windows, sums.percentiles(windows, QS), strict=True):
+        merged = merge(steps)
+        assert merged is not None
+        for q, value, wanted in zip(QS, found, by_plain_loops(steps), strict=True):
+            assert (value is None) == (wanted is None)
+            plain = estimate(merged, q)
+            if value is None or wanted is None or plain is None or plain.high is None:
+                continue
+            # An observation known exactly may lie on the line between two parts of the grid.
+            assert value == pytest.approx(wanted, rel=1e-9, abs=1.01 * (plain.high - plain.low) / 2**16)
+
+
+def test_reading_one_percentile_fits_all_that_were_put_together() -> None:
+    windows = [[observed([0.26, 0.3 + 0.01 * at]), observed([0.6])] for at in range(3)]
+    alone = [latency(merged, steps) for steps in windows if (merged := merge(steps))]
+    together = [latency(merged, steps) for steps in windows if (merged := merge(steps))]
+    fit_together(together)
+    assert together == alone
+    assert len({one.p50 for one in together}) == 3

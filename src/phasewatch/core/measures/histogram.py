@@ -1,15 +1,20 @@
 """Arithmetic on cumulative histograms: increases, merging by edge, counts over a limit, means that can be true."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from math import inf
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from phasewatch.core.model import Histogram
 
 # A sum is the difference of two large floats: this much of it may be rounding.
 ROUNDING = 1e-6
+
+Floats = NDArray[np.float64]
 
 
 class Above(NamedTuple):
@@ -104,6 +109,20 @@ def in_buckets(h: Histogram) -> tuple[float, ...]:
     return (rising[0], *(b - a for a, b in pairwise(rising)))
 
 
+def alone(h: Histogram) -> Floats:
+    """The sum (nan where there is none), the observations above the last finite edge, then those of each bucket."""
+    row: Floats | None = h.row
+    if row is None:
+        counts = np.maximum.accumulate(h.counts)
+        row = np.empty(len(h.counts) + 1)
+        row[0] = np.nan if h.total is None else h.total
+        row[2:] = counts[:-1]
+        row[3:] -= counts[:-2]
+        row[1] = counts[-1] - counts[-2] if len(counts) > 1 else counts[-1]
+        object.__setattr__(h, "row", row)  # the histogram itself stays what it is
+    return row
+
+
 def monotonic(h: Histogram) -> tuple[float, ...]:
     """The cumulative counts, never falling: a page written while it was read can show a bucket late."""
     return tuple(accumulate(h.counts, max))
@@ -121,9 +140,13 @@ def bucket_of(h: Histogram, q: float) -> int | None:
     Counts are whole, so the first bucket with at least q x count also has at least ceil(q x count): PromQL's bucket
     and ours are the same one. The product is PromQL's own float product, rounding included.
     """
+    return rank_bucket(monotonic(h), q)
+
+
+def rank_bucket(counts: Sequence[float], q: float) -> int | None:
+    """`bucket_of` for cumulative counts that never fall."""
     if not 0 < q <= 1:
         raise ValueError(f"a percentile's q lies in (0, 1], not {q}")
-    counts = monotonic(h)
     return bisect_left(counts, q * counts[-1]) if counts[-1] > 0 else None
 
 

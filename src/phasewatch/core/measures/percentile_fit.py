@@ -5,280 +5,321 @@ Buckets say how many observations lie between two edges, the sum of each scrape 
 1. One mean per bucket over the window (`_means`). The model: an observation is its bucket's mean, plus a part that
    all observations of that bucket and scrape share (a slow step is slow for every stream), plus a part of its own.
    Nothing says which part is larger, so they are taken as equal; how large both are against the bucket's width is
-   what makes the sums seen most likely. Each scrape's sum then moves its own part (`_cells`).
-2. The shape inside the bucket (core.shape): a density with the bucket's mean that meets the neighbours at the edges.
-3. The percentile of the scrapes' parts added up (`_percentile`), each with that shape around its own mean.
+   what makes the sums seen most likely. Each scrape's sum then moves its own part (`_moved`).
+2. The shape inside the bucket (bucket_density): a density with its mean that meets the neighbours at the edges.
+3. The percentile of the scrapes' parts added up (`_percentiles`), each with that shape around its own mean.
 
 One observation alone in a scrape is known exactly. No constant here comes from a recording: before any sum is seen a
 latency is log-uniform in its bucket (its scale is unknown), and widths are those of a uniform distribution.
+
+Windows are fitted many at a time, in arrays of (window, scrape, bucket): a call costs a millisecond, whatever it
+fits, and each window some ten microseconds more.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from math import ceil, inf, log, log1p, sqrt
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from phasewatch.core.measures.bucket_density import MIDDLES, NODES, height, shares, solve_symmetric
-from phasewatch.core.measures.histogram import ROUNDING, bucket_of, edges, in_buckets, merge, monotonic, on_edges
+import numpy as np
+from numpy.typing import NDArray
+
+from phasewatch.core.measures.bucket_density import MIDDLES, NODES, height, shares
+from phasewatch.core.measures.histogram import Floats
+from phasewatch.core.measures.window_arrays import Windows, alike, batches, stacked
 from phasewatch.core.model import Histogram
 
+Indices = NDArray[np.intp]
+
 # Variance within a bucket against that of a uniform one, tried from wide to narrow; twice as many change nothing.
-_SPREADS = (0.5, 0.2, 0.08, 0.03, 0.012, 0.005)
-_HALVINGS = 16
-# The work grows with the scrapes; of a long window or a large fleet, neighbours in time are taken together.
-_MOST_STEPS = 60
+_SPREADS: Floats = np.array((0.5, 0.2, 0.08, 0.03, 0.012, 0.005))
+# A percentile is told to this part of its bucket; where Newton's method has not found it, halving does.
+_GRID = 2**16
+_NEWTON_STEPS = 5
+# A scrape's part of a bucket that is drawn together to this part of its width is a point.
+_POINT = 1e-3
+
+Values = tuple[float | None, ...]
 
 
-class _Cell(NamedTuple):
-    """The observations of one scrape in one bucket: how many, their mean, its variance given the scrape's sum, and
-    which share (0 to 1) of one observation's variance that sum leaves open."""
+class _Parts(NamedTuple):
+    """Of some buckets, each scrape's observations in time order, flat: whose they are, how many, their mean, its
+    variance given the scrape's sum, and which share (0 to 1) of one observation's variance that sum leaves open."""
 
-    size: float
-    mean: float
-    variance: float
-    open: float
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A window fitted once; percentiles are read from it. cells: by bucket, in the order of the scrapes."""
-
-    merged: Histogram
-    counts: tuple[float, ...]
-    cells: dict[int, list[_Cell]]
-    means: dict[int, float]
-    shapes: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    owner: Indices
+    size: Floats
+    mean: Floats
+    variance: Floats
+    open: Floats
 
 
-def fit(steps: Sequence[Histogram]) -> Fitted | None:
-    """Fit the increases between scrapes, in time order; None where no sum can be used.
+def percentiles(windows: Sequence[Sequence[Histogram]], qs: Sequence[float]) -> list[Values]:
+    """The percentiles `qs` of each window, between the edges of their buckets.
 
-    A scrape without a sum, with one that its buckets contradict, or with observations above the last edge (of
-    unknown size) only counts.
+    A window is its increases between scrapes, in time order. A scrape without a sum, with one that its buckets
+    contradict, or with observations above the last edge (of unknown size) only counts. None where no sum can be used,
+    and above the last finite edge.
     """
-    steps = [step for step in steps if step.count > 0]
-    together = ceil(len(steps) / _MOST_STEPS)
-    if together > 1:
-        groups = (merge(steps[at : at + together]) for at in range(0, len(steps), together))
-        steps = [group for group in groups if group is not None]
-    merged = merge(steps)
-    if merged is None or len(merged.bounds) < 2 or merged.bounds[0] <= 0:
-        return None
-    counts = in_buckets(merged)
-    used = [at for at, count in enumerate(counts) if count > 0 and at < len(counts) - 1]
-    limits = [edges(merged, at) for at in used]
-    rows: list[tuple[float, ...]] = []
-    totals: list[float | None] = []
-    for step in steps:
-        alone = in_buckets(step if step.bounds == merged.bounds else on_edges(step, merged.bounds))
-        rows.append(tuple(alone[at] for at in used))
-        totals.append(None if alone[-1] else _usable(step.total, rows[-1], limits))
-    if not used or all(total is None for total in totals):
-        return None
-    widths = [(high - low) / sqrt(12) for low, high in limits]
-    middles, spread = _means(rows, totals, limits, widths)
-    cells: dict[int, list[_Cell]] = {at: [] for at in used}
-    for row, total in zip(rows, totals, strict=True):
-        for at, cell in zip(used, _cells(row, total, limits, widths, middles, spread), strict=True):
-            if cell.size > 0:
-                cells[at].append(cell)
-    means = {at: sum(c.size * c.mean for c in cells[at]) / sum(c.size for c in cells[at]) for at in used}
-    return Fitted(merged, counts, cells, means)
+    found: list[Values] = [(None,) * len(qs)] * len(windows)
+    prepared = [(index, steps) for index, one in enumerate(windows) if (steps := alike(one))]
+    prepared.sort(key=lambda one: (len(one[1]), one[1][0].bounds))
+    for batch in batches(prepared):
+        for (index, _), values in zip(batch, _fit([steps for _, steps in batch], qs), strict=True):
+            found[index] = values
+    return found
 
 
-def _usable(total: float | None, row: tuple[float, ...], limits: Sequence[tuple[float, float]]) -> float | None:
-    """The sum, free of rounding; None where observations in these buckets cannot add up to it."""
-    if total is None:
-        return None
-    least = sum(n * low for n, (low, _) in zip(row, limits, strict=True))
-    most = sum(n * high for n, (_, high) in zip(row, limits, strict=True))
-    nearest = min(max(total, least), most)
-    return nearest if abs(nearest - total) <= ROUNDING * most else None
+def _fit(windows: Sequence[Sequence[Histogram]], qs: Sequence[float]) -> Iterator[Values]:
+    arrays = stacked(windows)
+    sizes = arrays.counts.sum(axis=1)
+    middles, spreads = _means(arrays)
+    moved = _moved(arrays, middles)
+    means = (arrays.counts * moved).sum(axis=1) / np.maximum(sizes, 1.0)
+    # Where each percentile lies: its bucket's place, and its rank there.
+    rising = np.cumsum(sizes, axis=1)
+    every = rising[:, -1] + arrays.overflow
+    wanted = np.array(qs) * every[:, None]
+    place = (rising[:, None, :] < wanted[:, :, None]).sum(axis=2)
+    told = (place < rising.shape[1]) & np.any(np.isfinite(arrays.totals), axis=1, keepdims=True)
+    window, which = np.nonzero(told)
+    bucket = place[window, which]
+    below = rising[window, bucket] - sizes[window, bucket]
+    rank = np.clip(np.ceil(wanted[window, which]) - 0.5, below, rising[window, bucket]) - below
+    # Percentiles often share a bucket.
+    chosen, owner = np.unique(window * rising.shape[1] + bucket, return_inverse=True)
+    found = np.full(told.shape, np.nan)
+    if len(chosen):
+        at = np.divmod(chosen, rising.shape[1])
+        shape = _shapes(arrays, sizes, means, at)
+        parts = _parts(arrays, moved, spreads, at)
+        found[told] = _percentiles(parts, means[at], shape, arrays.low[at], arrays.width[at], owner, rank)
+    for values in found.tolist():
+        yield tuple(None if value != value else value for value in values)
 
 
-def value(fitted: Fitted, q: float) -> float | None:
-    """The q-th percentile, between the edges of its bucket; None above the last finite edge."""
-    at = bucket_of(fitted.merged, q)
-    if at is None or at == len(fitted.counts) - 1:
-        return None
-    if at not in fitted.shapes:
-        low, high = edges(fitted.merged, at)
-        middle = (fitted.means[at] - low) / (high - low)
-        fitted.shapes[at] = shares(middle, _height(fitted, at, -1), _height(fitted, at, 1))
-    rising = monotonic(fitted.merged)
-    below = rising[at - 1] if at else 0.0
-    rank = min(max(ceil(q * rising[-1]) - 0.5, below), rising[at]) - below
-    return _percentile(fitted.cells[at], fitted.means[at], fitted.shapes[at], edges(fitted.merged, at), rank)
-
-
-def _means(
-    rows: Sequence[tuple[float, ...]],
-    totals: Sequence[float | None],
-    limits: Sequence[tuple[float, float]],
-    widths: Sequence[float],
-) -> tuple[list[float], float]:
-    """The mean of each bucket, within its limits, and the spread that makes the sums most likely.
+def _means(windows: Windows) -> tuple[Floats, Floats]:
+    """The mean of each bucket, within its limits, and of each window the spread that makes the sums most likely.
 
     A Gaussian model in units of `widths`: location variance 1 - spread, and spread / 2 each for the shared part and
     for an observation's own, so that n observations of a scrape add up with variance spread x (n + n^2) / 2.
     """
-    prior = [(high - low) / log(high / low) if low > 0 else high / 2 for low, high in limits]
-    size = len(limits)
-    matrix = [[0.0] * size for _ in limits]
-    right = [0.0] * size
-    used, misfit = 0, 0.0
-    for row, total in zip(rows, totals, strict=True):
-        if total is None:
-            continue
-        noise = sum((n + n * n) / 2 * width * width for n, width in zip(row, widths, strict=True))
-        rest = total - sum(n * middle for n, middle in zip(row, prior, strict=True))
-        weights = [n * width for n, width in zip(row, widths, strict=True)]
-        used, misfit = used + 1, misfit + rest * rest / noise
-        for i, weight in enumerate(weights):
-            if weight:
-                scaled = weight / noise
-                right[i] += scaled * rest
-                line = matrix[i]
-                for j, other in enumerate(weights):
-                    line[j] += scaled * other
-
-    def solve(spread: float, fixed: dict[int, float]) -> tuple[list[float], float]:
-        free = [i for i in range(size) if i not in fixed]
-        wanted = [(right[i] - sum(matrix[i][j] * x for j, x in fixed.items())) / spread for i in free]
-        precision = [[matrix[i][j] / spread + (1 / (1 - spread) if i == j else 0.0) for j in free] for i in free]
-        found, log_determinant = solve_symmetric(precision, wanted)
-        gained = sum(x * y for x, y in zip(found, wanted, strict=True))
-        unlikely = used * log(spread) + size * log1p(-spread) + log_determinant + misfit / spread - gained
-        moved = dict(zip(free, found, strict=True)) | fixed
-        return [moved[i] for i in range(size)], unlikely
-
-    # Rounded, so that where the sums cannot tell the widest is taken.
-    spread = min(_SPREADS, key=lambda tried: round(solve(tried, {})[1], 6))
-    fixed: dict[int, float] = {}
-    while True:
-        moved, _ = solve(spread, fixed)
-        found = [middle + x * width for middle, x, width in zip(prior, moved, widths, strict=True)]
-        beyond = [
-            (max(low - x, x - high) / width, i)
-            for i, ((low, high), x, width) in enumerate(zip(limits, found, widths, strict=True))
-            if i not in fixed and not low <= x <= high
-        ]
-        if not beyond:
-            return [min(max(x, low), high) for x, (low, high) in zip(found, limits, strict=True)], spread
-        _, worst = max(beyond)
-        low, high = limits[worst]
-        fixed[worst] = ((low if found[worst] < low else high) - prior[worst]) / widths[worst]
-
-
-def _cells(
-    row: tuple[float, ...],
-    total: float | None,
-    limits: Sequence[tuple[float, float]],
-    widths: Sequence[float],
-    middles: Sequence[float],
-    spread: float,
-) -> list[_Cell]:
-    """One scrape's part of each bucket: what its sum leaves over is shared out by variance, within the limits."""
-    # Variances of one bucket's part of the sum, without the common factor spread / 2.
-    parts = [(n + n * n) * width * width for n, width in zip(row, widths, strict=True)]
-    free = {i for i, n in enumerate(row) if n > 0}
-    means = list(middles)
-    if total is None:
-        return [_Cell(n, m, spread / 2 * w * w, 1.0) for n, m, w in zip(row, means, widths, strict=True)]
-    rest = total - sum(n * m for n, m in zip(row, means, strict=True))
-    while free and rest:
-        whole = sum(parts[i] for i in free)
-        moved = {i: means[i] + rest * parts[i] / whole / row[i] for i in free}
-        stopped = {i for i in free if not limits[i][0] <= moved[i] <= limits[i][1]}
-        for i in stopped or free:
-            low, high = limits[i]
-            target = min(max(moved[i], low), high)
-            rest -= row[i] * (target - means[i])
-            means[i] = target
-        free = free - stopped if stopped else set()
-    whole = sum(parts)
-    return [
-        _Cell(
-            n,
-            m,
-            spread / 2 * w * w * (1 + 1 / n) * max(0.0, 1 - part / whole),
-            max(0.0, 1 - (1 + n) ** 2 * w * w / 2 / whole),
+    counts, low, high = windows.counts, windows.low, windows.high
+    widths = windows.width / np.sqrt(12)
+    prior = np.where(low > 0, windows.width / np.log(high / np.where(low > 0, low, high / 2)), high / 2)
+    usable = np.isfinite(windows.totals)
+    noise = ((counts + counts * counts) / 2) @ (widths * widths)[:, :, None]
+    scale = np.where(usable, 1 / np.where(usable, noise[:, :, 0], 1.0), 0.0)
+    rest = np.where(usable, windows.totals - (counts @ prior[:, :, None])[:, :, 0], 0.0)
+    weights = counts * widths[:, None, :]
+    scaled = (weights * scale[:, :, None]).transpose(0, 2, 1)
+    matrix = scaled @ weights
+    right = (scaled @ rest[:, :, None])[:, :, 0]
+    spreads = _likeliest(matrix, right, (rest * rest * scale).sum(axis=1), usable.sum(axis=1))
+    size = np.arange(widths.shape[1])
+    precision = matrix / spreads[:, None, None]
+    precision[:, size, size] += (1 / (1 - spreads))[:, None]
+    wanted = right / spreads[:, None]
+    found = prior + widths * np.linalg.solve(precision, wanted[:, :, None])[:, :, 0]
+    # A mean beyond its bucket is fixed at the edge, the furthest first, and the others are found anew.
+    free = np.ones(found.shape, dtype=bool)
+    fixed = np.zeros(found.shape)
+    beyond = np.where(free, np.maximum(low - found, found - high) / widths, 0.0)
+    moving = np.flatnonzero((beyond > 0).any(axis=1))
+    while len(moving):
+        worst = beyond[moving].argmax(axis=1)
+        at = moving, worst
+        fixed[at] = (np.where(found[at] < low[at], low[at], high[at]) - prior[at]) / widths[at]
+        free[at] = False
+        among = free[moving]
+        known = np.where(
+            among, wanted[moving] - (precision[moving] @ fixed[moving][:, :, None])[:, :, 0], fixed[moving]
         )
-        if n > 0
-        else _Cell(0.0, m, 0.0, 0.0)
-        for n, m, w, part in zip(row, means, widths, parts, strict=True)
-    ]
+        reduced = np.where(among[:, :, None] & among[:, None, :], precision[moving], np.eye(len(size)))
+        found[moving] = prior[moving] + widths[moving] * np.linalg.solve(reduced, known[:, :, None])[:, :, 0]
+        beyond[moving] = np.where(
+            among, np.maximum(low[moving] - found[moving], found[moving] - high[moving]) / widths[moving], 0.0
+        )
+        moving = moving[(beyond[moving] > 0).any(axis=1)]
+    return np.clip(found, low, high), spreads
 
 
-def _height(fitted: Fitted, at: int, side: int) -> float:
-    """Log density at the lower (side -1) or upper (+1) edge of bucket `at`, in units of the bucket's own average.
+def _likeliest(matrix: Floats, right: Floats, misfit: Floats, used: Indices) -> Floats:
+    """Of each window the spread under which its sums are most likely.
+
+    Cholesky's factor of the precision, with the right side and the misfit as one more row, holds all that is asked:
+    the log of the determinant, and in its last corner the misfit that the means leave.
+    """
+    size = right.shape[1]
+    system = np.empty((len(right), len(_SPREADS), size + 1, size + 1))
+    by_spread = _SPREADS[:, None, None]
+    system[:, :, :size, :size] = matrix[:, None] / by_spread + np.eye(size) / (1 - by_spread)
+    system[:, :, size, :size] = right[:, None] / _SPREADS[:, None]
+    system[:, :, :size, size] = system[:, :, size, :size]
+    system[:, :, size, size] = misfit[:, None] / _SPREADS + 1  # 1: more than rounding
+    factors = np.linalg.cholesky(system)
+    corners = np.diagonal(factors, axis1=2, axis2=3)
+    determinant = 2 * np.log(corners[:, :, :size]).sum(axis=2)
+    unlikely = used[:, None] * np.log(_SPREADS) + size * np.log1p(-_SPREADS) + determinant + corners[:, :, size] ** 2
+    # Rounded, so that where the sums cannot tell the widest is taken.
+    likeliest: Floats = _SPREADS[np.round(unlikely, 6).argmin(axis=1)]
+    return likeliest
+
+
+def _moved(windows: Windows, middles: Floats) -> Floats:
+    """The mean of each scrape's part of each bucket: what its sum leaves over is shared out by variance, within the
+    limits."""
+    counts, high = windows.counts, windows.high
+    means = np.broadcast_to(middles[:, None, :], counts.shape).copy()
+    usable = np.isfinite(windows.totals)
+    rest = np.where(usable, windows.totals - (counts @ middles[:, :, None])[:, :, 0], 0.0)
+    window, scrape = np.nonzero(rest)
+    left, n, low, high = rest[window, scrape], counts[window, scrape], windows.low[window], high[window]
+    free = n > 0
+    parts = (n + n * n) * windows.width[window] ** 2
+    per_one = parts / np.where(free, n, 1.0)
+    mean = middles[window]
+    while len(window):
+        whole = (parts * free).sum(axis=1)
+        target = np.where(free, mean + (left / whole)[:, None] * per_one, mean)
+        stopped = free & ((target < low) | (target > high))
+        full = np.any(stopped, axis=1, keepdims=True)
+        target = np.where(full & ~stopped, mean, np.clip(target, low, high))
+        means[window, scrape] = target
+        left = left - (n * (target - mean)).sum(axis=1)
+        free = free & ~stopped
+        on = full[:, 0] & (left != 0) & free.any(axis=1)
+        window, scrape, left, n, low, high = window[on], scrape[on], left[on], n[on], low[on], high[on]
+        free, parts, per_one, mean = free[on], parts[on], per_one[on], target[on]
+    return means
+
+
+def _parts(windows: Windows, moved: Floats, spreads: Floats, at: tuple[Indices, Indices]) -> _Parts:
+    """The scrapes' parts of the buckets `at` (windows, places)."""
+    window, bucket = at
+    owner, scrape = np.nonzero(windows.counts[window, :, bucket])
+    window, bucket = window[owner], bucket[owner]
+    size = windows.counts[window, scrape, bucket]
+    square = windows.width**2 / 12
+    own = square[window, bucket]
+    counts = windows.counts
+    # Variances of one bucket's part of the sum, without the common factor spread / 2.
+    whole = ((counts + counts * counts) @ square[:, :, None])[window, scrape, 0]
+    usable = np.isfinite(windows.totals)[window, scrape]
+    part = (size + size * size) * own
+    variance = spreads[window] / 2 * own
+    return _Parts(
+        owner,
+        size,
+        moved[window, scrape, bucket],
+        np.where(usable, variance * (1 + 1 / size) * np.maximum(0.0, 1 - part / whole), variance),
+        np.where(usable, np.maximum(0.0, 1 - (1 + size) ** 2 * own / 2 / whole), 1.0),
+    )
+
+
+def _shapes(windows: Windows, sizes: Floats, means: Floats, at: tuple[Indices, Indices]) -> Floats:
+    middle = (means[at] - windows.low[at]) / windows.width[at]
+    below, above = (_height(windows, sizes, means, at, side) for side in (-1, 1))
+    return shares(middle, below, above)
+
+
+def _height(windows: Windows, sizes: Floats, means: Floats, at: tuple[Indices, Indices], side: int) -> Floats:
+    """Log density at the lower (side -1) or upper (+1) edge of buckets, in units of each bucket's own average.
 
     Between two buckets with observations: halfway between what the two say alone, as exponentials with their means.
     Next to an empty bucket: no more than half an observation would have filled it to.
     """
-    low, high = edges(fitted.merged, at)
-    own = height((fitted.means[at] - low) / (high - low), side)
-    average = log(fitted.counts[at] / (high - low))
-    beside = at + side
-    if beside < 0:
-        return log(0.5 / (high - low)) - average
-    if beside not in fitted.means:
-        if fitted.counts[beside] > 0:
-            return own
-        other_low, other_high = edges(fitted.merged, beside)
-        return min(own, log(0.5 / min(high - low, other_high - other_low)) - average)
-    other_low, other_high = edges(fitted.merged, beside)
-    width = other_high - other_low
-    other = height((fitted.means[beside] - other_low) / width, -side) + log(fitted.counts[beside] / width)
-    return (own + other - average) / 2
+    window, bucket = at
+    width = windows.width[at]
+    own = height((means[at] - windows.low[at]) / width, side)
+    average = np.log(sizes[at] / width)
+    gap = (windows.gap_below if side < 0 else windows.gap_above)[at]
+    empty = np.log(0.5 / np.fmin(width, np.where(gap > 0, gap, np.inf))) - average
+    beside = window, np.clip(bucket + side, 0, sizes.shape[1] - 1)
+    full = np.isnan(gap)
+    inside = np.where(full, (means[beside] - windows.low[beside]) / windows.width[beside], 0.5)
+    density = np.where(full, sizes[beside] / windows.width[beside], 1.0)
+    between = (own + height(inside, -side) + np.log(density) - average) / 2
+    alone_above = np.isinf(gap) & (windows.overflow[window] > 0)
+    return np.select([full, gap == 0, alone_above], [between, empty, own], np.fmin(own, empty))
 
 
-def _percentile(
-    cells: Sequence[_Cell], middle: float, shape: tuple[float, ...], limits: tuple[float, float], rank: float
-) -> float:
-    """The value with `rank` observations below it: each cell is the shape, moved to its mean and drawn together.
+def _percentiles(
+    parts: _Parts, middle: Floats, shape: Floats, low: Floats, width: Floats, owner: Indices, rank: Floats
+) -> Floats:
+    """The values with `rank` observations below them: each part is the shape, moved to its mean and drawn together.
 
-    How far: the variance left to the cells is what the shape has beyond the scatter of their means, but for n
+    How far: the variance left to the parts is what the shape has beyond the scatter of their means, but for n
     observations at most n times that scatter, for chance alone makes the means of n scatter by the nth part.
+    owner: the bucket of each rank.
     """
-    low, high = limits
-    width = high - low
-    below = [0.0]
-    for share in shape:
-        below.append(below[-1] + share)
-    centre = sum(share * t for share, t in zip(shape, MIDDLES, strict=True))
-    variance = width * width * sum(share * (t - centre) ** 2 for share, t in zip(shape, MIDDLES, strict=True))
-    centre = low + width * centre
-    count = sum(cell.size for cell in cells)
-    scattered = sum(cell.size * (cell.mean - middle) ** 2 for cell in cells) / count
-    left_open = sum(cell.size * cell.open for cell in cells) / count
-    within = max(0.0, variance - scattered) / left_open if left_open > 0 else 0.0
-    apart = inf
-    if len(cells) > 1:
-        apart = sum(((b.mean - a.mean) ** 2 + a.variance + b.variance) / 2 for a, b in pairwise(cells))
-        apart /= len(cells) - 1
-    drawn = [sqrt(min(1.0, cell.open * min(within, cell.size * apart) / variance)) for cell in cells]
+    buckets = len(middle)
 
-    def through(x: float) -> float:
-        total = 0.0
-        for cell, scale in zip(cells, drawn, strict=True):
-            if scale < 1e-3:
-                total += cell.size if cell.mean <= x else 0.0
-                continue
-            node = (centre + (x - cell.mean) / scale - low) / width * NODES
-            if node >= NODES:
-                total += cell.size
-            elif node > 0:
-                whole = int(node)
-                total += cell.size * (below[whole] + shape[whole] * (node - whole))
+    def added(values: Floats) -> Floats:
+        total: Floats = np.bincount(parts.owner, values, buckets).astype(np.float64, copy=False)
         return total
 
-    least, most = limits
-    for _ in range(_HALVINGS):
-        x = (least + most) / 2
-        if through(x) < rank:
-            least = x
+    centre = shape @ MIDDLES
+    variance = width * width * (shape * (MIDDLES - centre[:, None]) ** 2).sum(axis=1)
+    count = added(parts.size)
+    scattered = added(parts.size * (parts.mean - middle[parts.owner]) ** 2) / count
+    left_open = added(parts.size * parts.open) / count
+    within = np.maximum(0.0, variance - scattered) / np.where(left_open > 0, left_open, np.inf)
+    neighbours = parts.owner[1:] == parts.owner[:-1]
+    differences = (np.diff(parts.mean) ** 2 + parts.variance[1:] + parts.variance[:-1]) / 2
+    steps = np.bincount(parts.owner[1:], neighbours, buckets)
+    apart = np.bincount(parts.owner[1:], neighbours * differences, buckets) / np.where(steps > 0, steps, 1.0)
+    apart[steps == 0] = np.inf
+    drawn = np.sqrt(
+        np.minimum(
+            1.0, parts.open * np.minimum(within[parts.owner], parts.size * apart[parts.owner]) / variance[parts.owner]
+        )
+    )
+    # A part's node at grid point k is first + each x k. A point jumps past all nodes at its mean.
+    at = (parts.mean - low[parts.owner]) / width[parts.owner]
+    point = drawn < _POINT
+    each = NODES / np.where(point, 1e-15, drawn) / _GRID
+    first = np.where(point, NODES, NODES * centre[parts.owner]) - each * at * _GRID
+    # Observations below node t, between two nodes: constant + share x t.
+    share = np.pad(shape, ((0, 0), (0, 1)))
+    constant = np.cumsum(share, axis=1) - share - share * np.arange(NODES + 1)
+    # The parts once more for each rank.
+    starts = np.searchsorted(parts.owner, np.arange(buckets + 1))
+    lengths = np.diff(starts)[owner]
+    task = np.repeat(np.arange(len(owner)), lengths)
+    cell = np.arange(len(task)) - np.repeat(np.cumsum(lengths) - lengths - starts[owner], lengths)
+    first, each, size, table = first[cell], each[cell], parts.size[cell], parts.owner[cell] * (NODES + 1)
+    share, constant = share.ravel(), constant.ravel()
+    least, most = np.zeros(len(owner)), np.full(len(owner), float(_GRID))
+    # The whole bucket's own percentile is near.
+    fraction = np.minimum(rank / count[owner], 1.0)
+    tabled = np.cumsum(shape, axis=1)[owner]
+    node = np.minimum((tabled < fraction[:, None]).sum(axis=1), NODES - 1)
+    tried = (node + 1 - (tabled[np.arange(len(owner)), node] - fraction) / shape[owner, node]) / NODES * _GRID
+    tried = np.clip(np.ceil(tried), 1, _GRID - 1)
+    active = np.arange(len(owner))
+    step = 0
+    while True:
+        place = first + each * tried[task]
+        np.clip(place, 0.0, NODES, out=place)
+        entry = place.astype(np.intp)
+        entry += table
+        density = size * share[entry]
+        through = np.bincount(task, size * constant[entry] + density * place, len(active))
+        target = rank[active]
+        enough = through >= target
+        bottom, top = np.where(enough, least[active], tried), np.where(enough, tried, most[active])
+        least[active], most[active] = bottom, top
+        step += 1
+        if step <= _NEWTON_STEPS:
+            growth = np.bincount(task, density * each, len(active))
+            root = np.ceil(tried + (target - through) / np.where(growth > 0, growth, np.inf))
+            tried = np.clip(root - enough, bottom + 1, top - 1)
         else:
-            most = x
-    return (least + most) / 2
+            tried = np.floor((bottom + top) / 2)
+        on = top - bottom > 1
+        if not on.all():
+            if not on.any():
+                break
+            kept = on[task]
+            first, each, size, table = first[kept], each[kept], size[kept], table[kept]
+            task = (np.cumsum(on) - 1)[task[kept]]
+            active, tried = active[on], tried[on]
+    return low[owner] + (most - 0.5) / _GRID * width[owner]

@@ -1,10 +1,9 @@
 """Percentiles of a window's histogram, each with the bounds between which the true value lies."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from phasewatch.core.measures import percentile_fit as sums
-from phasewatch.core.measures.histogram import bucket_of, edges, mean, merge, monotonic
+from phasewatch.core.measures.histogram import edges, mean, merge, monotonic, rank_bucket
 from phasewatch.core.model import Estimate, Histogram, Latency
 
 PERCENTILES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
@@ -17,7 +16,12 @@ def estimate(h: Histogram, q: float) -> Estimate | None:
     are that bucket's edges: the observation of rank ceil(q x count) lies in (low, high]. Past the last finite edge
     value is that edge, a lower bound, and high is None. A histogram of nothing but +Inf says nothing: None.
     """
-    at = bucket_of(h, q)
+    return _interpolated(h, monotonic(h), q)
+
+
+def _interpolated(h: Histogram, counts: Sequence[float], q: float) -> Estimate | None:
+    """counts: h's, never falling."""
+    at = rank_bucket(counts, q)
     if at is None or len(h.bounds) < 2:
         return None
     low, high = edges(h, at)
@@ -25,11 +29,69 @@ def estimate(h: Histogram, q: float) -> Estimate | None:
         return Estimate(low, low, None, "above_last_edge")
     if at == 0 and high <= 0:
         return Estimate(high, low, high, "below_first_edge")
-    counts = monotonic(h)
     below = counts[at - 1] if at else 0.0
     # The order of the operations is PromQL's: another one differs in the last digit.
     value = low + (high - low) * ((q * counts[-1] - below) / (counts[at] - below))
     return Estimate(value, low, high, None if at else "below_first_edge")
+
+
+class _Fit:
+    """The percentiles of one window by its sums. together: what is fitted when one of them is read."""
+
+    __slots__ = ("qs", "steps", "together", "values")
+
+    def __init__(self, steps: Sequence[Histogram], qs: tuple[float, ...]) -> None:
+        self.steps = steps
+        self.qs = qs
+        self.values: sums.Values | None = None
+        self.together: Sequence[_Fit] = (self,)
+
+    def value(self, which: int) -> float | None:
+        if self.values is None:
+            waiting = [one for one in self.together if one.values is None and one.qs == self.qs]
+            for one, values in zip(waiting, sums.percentiles([one.steps for one in waiting], self.qs), strict=True):
+                one.values, one.together, one.steps = values, (), ()
+        return None if self.values is None else self.values[which]
+
+
+class _BySums(Estimate):
+    """An estimate whose value is fitted when it is first read: most are judged by their bounds, or by nobody."""
+
+    __slots__ = ("fit", "interpolated", "which")
+    fit: _Fit
+    interpolated: float
+    which: int
+
+    def __init__(self, plain: Estimate, fit: _Fit, which: int) -> None:
+        keep = object.__setattr__  # as a frozen dataclass does
+        keep(self, "low", plain.low)
+        keep(self, "high", plain.high)
+        keep(self, "censored", plain.censored)
+        keep(self, "interpolated", plain.value)
+        keep(self, "fit", fit)
+        keep(self, "which", which)
+
+    @property
+    def value(self) -> float:
+        known = self.fit.value(self.which)
+        return self.interpolated if known is None or self.high is None else min(max(known, self.low), self.high)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Estimate) and _fields(self) == _fields(other)
+
+    def __hash__(self) -> int:
+        return hash(_fields(self))
+
+
+def _fields(one: Estimate) -> tuple[float, float, float | None, str | None]:
+    return one.value, one.low, one.high, one.censored
+
+
+def fit_together(latencies: Iterable[Latency]) -> None:
+    """When a percentile of any of these is read, all of them are fitted: many at once cost little more than one."""
+    fits = [one.p50.fit for one in latencies if isinstance(one.p50, _BySums) and one.p50.fit.values is None]
+    for fit in fits:
+        fit.together = fits
 
 
 def estimate_with_sums(steps: Sequence[Histogram], q: float) -> Estimate | None:
@@ -39,7 +101,7 @@ def estimate_with_sums(steps: Sequence[Histogram], q: float) -> Estimate | None:
     value where no sum can be used or the percentile lies above the last finite edge.
     """
     merged = merge(steps)
-    return None if merged is None else _by_sums(estimate(merged, q), sums.fit(steps), q)
+    return None if merged is None else _estimates(merged, steps, (q,))[0]
 
 
 def latency(h: Histogram, steps: Sequence[Histogram] = ()) -> Latency:
@@ -47,13 +109,14 @@ def latency(h: Histogram, steps: Sequence[Histogram] = ()) -> Latency:
 
     steps: the parts of h between scrapes, in time order, for values by the sums; without them PromQL's.
     """
-    fitted = sums.fit(steps)
-    values = {name: _by_sums(estimate(h, q), fitted, q) for name, q in PERCENTILES}
-    return Latency(round(h.count), mean(h), **values)
+    found = _estimates(h, steps, tuple(q for _, q in PERCENTILES))
+    return Latency(round(h.count), mean(h), **{name: one for (name, _), one in zip(PERCENTILES, found, strict=True)})
 
 
-def _by_sums(plain: Estimate | None, fitted: sums.Fitted | None, q: float) -> Estimate | None:
-    value = None if fitted is None else sums.value(fitted, q)
-    if plain is None or value is None or plain.high is None:
+def _estimates(h: Histogram, steps: Sequence[Histogram], qs: tuple[float, ...]) -> list[Estimate | None]:
+    counts = monotonic(h)
+    plain = [_interpolated(h, counts, q) for q in qs]
+    if not steps:
         return plain
-    return replace(plain, value=min(max(value, plain.low), plain.high))
+    fit = _Fit(steps, qs)
+    return [one if one is None or one.high is None else _BySums(one, fit, which) for which, one in enumerate(plain)]
