@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from phasewatch.core.model import Histogram, Page, Snapshot
 from phasewatch.core.pages.catalog import CATALOG, CORE_SIGNALS, PREFIXES, Signal
-from phasewatch.core.pages.exposition import PROBLEMS_KEPT, ExpositionError, parse
+from phasewatch.core.pages.exposition import ExpositionError, parse
+from phasewatch.core.pages.lines import PROBLEMS_KEPT
 from support_pages import CAPTURES, FIVE_FAMILIES, PAGES, fixture_page, read_page, strip_page
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

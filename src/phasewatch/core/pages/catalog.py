@@ -7,6 +7,7 @@ and engine the newest name that has samples wins. Source of the names and versio
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, NamedTuple
 
 # vLLM's own; the same where a colon is escaped (prometheus_client's OpenMetrics); Ray Serve's since and before 0.11.0;
@@ -172,3 +173,33 @@ BY_NAME: Mapping[str, Signal] = {row.name: row for row in CATALOG}
 
 # Without these a page cannot say whether users are served well: the five families of the design.
 CORE_SIGNALS: tuple[str, ...] = ("ttft", "itl", "running", "waiting", "kv_usage")
+
+
+def _spellings(row: Signal) -> tuple[str, ...]:
+    forms = [
+        prefix + form
+        for name in row.names
+        for prefix in (PREFIXES if row.prefixed else ("",))
+        for form in ((name, name.removesuffix("_total")) if row.kind == "counter" else (name,))
+    ]
+    return tuple(dict.fromkeys(forms))
+
+
+# Every full family name of a signal, the preferred first: newest name, vLLM's own prefix, with `_total`.
+SPELLINGS: Mapping[str, tuple[str, ...]] = {row.name: _spellings(row) for row in CATALOG}
+ENGINE_FAMILIES = frozenset(name for row in CATALOG if row.scope == "engine" for name in SPELLINGS[row.name])
+HISTOGRAM_PARTS = frozenset(
+    name + part
+    for row in CATALOG
+    if row.kind == "histogram"
+    for name in SPELLINGS[row.name]
+    for part in ("_bucket", "_sum", "_count")
+)
+# Of the samples that are no part of a histogram. Rows of one family have one unit (a test holds them to it). An info's
+# value says nothing: it says it in its labels.
+BOUNDS_BY_FAMILY: Mapping[str, Bounds] = {
+    name: Bounds(-inf, inf) if row.kind == "info" else row.bounds
+    for row in CATALOG
+    if row.kind != "histogram"
+    for name in SPELLINGS[row.name]
+}
