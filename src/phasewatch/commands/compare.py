@@ -16,7 +16,7 @@ from phasewatch.core.fleet import ModelKey
 from phasewatch.core.measures.numbers import arrivals_per_second, numbers
 from phasewatch.core.measures.window import fleet_window, since, window
 from phasewatch.core.model import Estimate, Numbers, Snapshot, Window
-from phasewatch.core.pages.exposition import ExpositionError, parse
+from phasewatch.core.pages.exposition import ExpositionError, PageReader
 from phasewatch.core.report.compare import Change, Comparison, LoadRow, Row, compare, settled
 from phasewatch.core.settings import Estimator, Thresholds
 from phasewatch.outputs import lines as show
@@ -122,7 +122,7 @@ def _of_recording(
 def _pages(target: TargetRecording, until: float) -> tuple[Mapping[tuple[str, str], list[Snapshot]], int]:
     """Pages of each engine, and how many scrapes of the target gave none."""
     engines: dict[tuple[str, str], list[Snapshot]] = {}
-    failed = 0
+    reader, failed = PageReader(), 0
     for entry in target.entries:
         if entry.seconds > until:
             break
@@ -130,7 +130,7 @@ def _pages(target: TargetRecording, until: float) -> tuple[Mapping[tuple[str, st
             failed += 1
             continue
         try:
-            page = parse(entry.read(), at=entry.seconds, content_type=entry.content_type)
+            page = reader.read(entry.read(), at=entry.seconds, content_type=entry.content_type)
         except ExpositionError:
             failed += 1
             continue

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from phasewatch.core.model import Fleet, Page, TargetReport
-from phasewatch.core.pages.exposition import ExpositionError, parse
+from phasewatch.core.pages.exposition import ExpositionError
 from phasewatch.core.settings import Settings
 from phasewatch.core.watch import Watcher
 from phasewatch.sources.http import ScrapeError, Scraper
@@ -118,7 +118,7 @@ def scrape(scraper: Scraper, now: Callable[[], float] = clock) -> _Seen:
     name, at = scraper.target.name, now()
     try:
         answer = scraper.fetch()
-        page = parse(answer.text, at=at, content_type=answer.content_type)
+        page = scraper.pages.read(answer.text, at=at, content_type=answer.content_type)
         return _Seen(name, at, answer.seconds, page)
     except ScrapeError as error:
         return _Seen(name, at, now() - at, None, error.reason, str(error))

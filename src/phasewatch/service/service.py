@@ -17,7 +17,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from phasewatch import __version__
 from phasewatch.core.model import Fleet, TargetReport
-from phasewatch.core.pages.exposition import ExpositionError, parse
+from phasewatch.core.pages.exposition import ExpositionError
 from phasewatch.core.watch import Watcher
 from phasewatch.service.changes import Changes
 from phasewatch.service.config_sections import Config, TargetSection
@@ -140,7 +140,7 @@ class Service:
         name = polled.target.name
         try:
             answer = polled.scraper.fetch()
-            page = parse(answer.text, at=at, content_type=answer.content_type)
+            page = polled.scraper.pages.read(answer.text, at=at, content_type=answer.content_type)
         except ScrapeError as error:
             with self._lock:
                 self._failed(polled, at, error.reason, error.message)

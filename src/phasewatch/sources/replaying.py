@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from phasewatch.core.model import Fleet, TargetReport
-from phasewatch.core.pages.exposition import ExpositionError, parse
+from phasewatch.core.pages.exposition import ExpositionError, PageReader
 from phasewatch.core.settings import Settings
 from phasewatch.core.watch import Watcher
 from phasewatch.sources.http import REASONS
@@ -63,6 +63,7 @@ def replay(
 class _Polled:
     """What only the scrapes of a target know."""
 
+    pages: PageReader = field(default_factory=PageReader)
     error: str | None = None
     seconds: float | None = None
     failures: Counter[str] = field(default_factory=Counter)
@@ -80,7 +81,8 @@ def _take(watcher: Watcher, polled: _Polled, seconds: float, target: str, entry:
     error = entry.reason
     if error is None:
         try:
-            watcher.page(target, parse(entry.read(), at=seconds, content_type=entry.content_type))
+            page = polled.pages.read(entry.read(), at=seconds, content_type=entry.content_type)
+            watcher.page(target, page)
             polled.error, polled.seconds = None, entry.duration
             return
         except ExpositionError as problem:

@@ -2,6 +2,7 @@
 
 import gzip
 import random
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -109,7 +110,7 @@ def changed(text: str, chance: random.Random) -> str:
     """One change somewhere on the page, likely near a number."""
     lines = text.split("\n")
     at = chance.randrange(len(lines))
-    match chance.randrange(12):
+    match chance.randrange(14):
         case 0 | 1 | 2 | 3:
             head, space, _ = lines[at].rpartition(" ")
             lines[at] = head + space + chance.choice(TAILS)
@@ -131,6 +132,9 @@ def changed(text: str, chance: random.Random) -> str:
             return whole[: chance.randrange(len(whole) + 1)] if chance.random() < 0.5 else whole.replace("\n", "\r\n")
         case 11:
             return "\n".join(lines).replace(*chance.choice(SWAPS))
+        case 12 | 13:
+            factor = chance.choice((2, 3, 0.5))
+            lines[at:] = [re.sub(r"(?<=[} ])\d+(\.\d+)?$", lambda m: str(float(m[0]) * factor), x) for x in lines[at:]]
     return "\n".join(lines)
 
 
