@@ -46,3 +46,10 @@ def test_a_duration_is_written_short(seconds: float, text: str) -> None:
 @given(st.integers(min_value=0, max_value=10**9))
 def test_what_is_written_is_read_back(milliseconds: int) -> None:
     assert parse_duration(format_duration(milliseconds / 1000)) == pytest.approx(milliseconds / 1000, abs=1e-9)
+
+
+@pytest.mark.parametrize("text", ["99999999999h", "3650d1ms", "999999999999999999999999999999999999999h"])
+def test_t09_what_is_longer_than_ten_years_is_a_mistaken_unit(text: str) -> None:
+    with pytest.raises(ValueError, match="is longer than 3650d, the longest duration; check its unit"):
+        parse_duration(text)
+    assert parse_duration("3650d") == 3650 * 86400

@@ -7,15 +7,22 @@ _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _SHAPE = re.compile("".join(rf"(?:([0-9]+(?:\.[0-9]+)?){unit})?" for unit in _UNITS))
 
 
+# Ten years: whoever writes more has mistaken the unit. Every wait of the system takes it.
+LONGEST_SECONDS = 3650 * 86400.0
+
+
 def parse_duration(text: str) -> float:
-    """Seconds, zero or more. Raises ValueError with one line that shows how to write it."""
+    """Seconds, from zero to LONGEST_SECONDS. Raises ValueError with one line that shows how to write it."""
     match = _SHAPE.fullmatch(text.strip())
     if match is None or not any(match.groups()) or len(text) > 40:
         raise ValueError(f"{text[:40]!r} is no duration; write it like 250ms, 2.5s, 1m30s or 5m")
     # Milliseconds are divided, so that 300ms is the same float as 0.3.
     *whole, milliseconds = match.groups(default="0")
     seconds = sum(float(number) * unit for number, unit in zip(whole, _UNITS.values(), strict=False))
-    return seconds + float(milliseconds) / 1000
+    seconds += float(milliseconds) / 1000
+    if seconds > LONGEST_SECONDS:
+        raise ValueError(f"{text!r} is longer than 3650d, the longest duration; check its unit")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:

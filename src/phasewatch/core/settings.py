@@ -1,10 +1,10 @@
 """What an operator may set: windows, objectives, thresholds. Every number a rule compares with has one field here."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
-from phasewatch.core.durations import parse_duration
+from phasewatch.core.durations import LONGEST_SECONDS, parse_duration
 
 FAMILIES: tuple[str, ...] = ("ttft", "itl", "tpot", "e2e")
 STATISTICS: tuple[str, ...] = ("mean", "p50", "p90", "p99")
@@ -15,10 +15,17 @@ Estimator = Literal["sums", "interpolation"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limits in seconds: verdicts and value / limit use warning; critical only raises the severity."""
+    """Limits in seconds: verdicts and value / limit use warning; critical only raises the severity.
+
+    Raises ValueError for one that is not above 0, or a critical one below the warning.
+    """
 
     warning: float
     critical: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.warning <= self.critical:
+            raise ValueError(f"limits of {self.warning:g} and {self.critical:g} s: above 0, critical not below warning")
 
 
 OFF = Limit(float("inf"), float("inf"))  # written where an objective of a more general place is switched off
@@ -95,54 +102,120 @@ def parse_objectives(texts: Iterable[str], base: Objectives | None = None) -> Ob
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
-    """Numbers the rules compare with, each with its reason. All can be overridden in the configuration."""
+class Allowed:
+    """What a kind of threshold may be: from low to high, low itself only where `least`, high only where `most`."""
 
-    proven_score: float = 0.5  # a cause accounts for at least half of the excess
-    tie_score: float = 0.1  # scores this near are equal: the earlier row wins
-    sure_score: float = 0.8  # what confidence "high" asks for
-    min_over: int = 2  # one slow request is no incident
-    stalled_share: float = 0.01  # of the streaming time, the meaning of a p99
-    share_of_requests: float = 0.01  # failing or given up before the first token
-    few_finishes: int = 5  # below this, finish-based phases are anecdotes
-    steady_difference: float = 0.2  # first tokens against finishes in a steady window
-    most_scrapes: float = 0.5
-    at_ceiling: float = 0.8  # running while requests wait / its maximum
-    prefill_bound_ratio: float = 0.5  # more than half of the engine's time is prefill
-    saturated_prefill_ratio: float = 0.8
-    kv_full_ratio: float = 0.95  # only where the capacity in tokens is unknown
-    stall_ratio: float = 10.0  # p99 / p50 of ITL: a default prefill chunk against one decode step
-    half_objective: float = 0.5  # pace without prefill against a p99 limit: a p99 is not a mean
-    stall_seconds: float = 10.0
-    stall_scrapes: int = 3
-    stall_longest_steps: float = 3.0
-    stall_before_first_finish_seconds: float = 60.0
-    admission_seconds: float = 60.0
-    admission_before_first_finish_seconds: float = 600.0
-    admission_drop_seconds: float = 10.0
-    connections_above_rest: float = 3.0
-    warm_pages: int = 3
-    warm_seconds: float = 10.0
-    down_failures: int = 3
+    low: float
+    high: float
+    meaning: str
+    least: bool = False
+    most: bool = True
+
+    def holds(self, value: float) -> bool:
+        """False for NaN too."""
+        above = value >= self.low if self.least else value > self.low
+        return above and (value <= self.high if self.most else value < self.high)
+
+    def __str__(self) -> str:
+        low = f"{'at least' if self.least else 'above'} {self.low:.12g}"
+        return f"{self.meaning}, {low} and {'at most' if self.most else 'below'} {self.high:.12g}"
+
+
+# At 0 a share is reached by nothing at all, a ratio of 1 by what is equal.
+_KINDS = {
+    "share": Allowed(0, 1, "a share of a whole"),
+    "part": Allowed(0, 1, "a share that can be exceeded", most=False),
+    "margin": Allowed(0, 1, "a difference between two shares", least=True, most=False),
+    "ratio": Allowed(1, 1000, "a ratio of a larger number to a smaller"),
+    "times": Allowed(1, 1000, "a factor", least=True),
+    "count": Allowed(1, 1_000_000, "a count", least=True),
+    "seconds": Allowed(0, LONGEST_SECONDS, "a time in seconds"),
+}
+
+
+def _kind(name: str) -> Callable[[float], Any]:
+    return lambda default: field(default=default, metadata={"allowed": _KINDS[name]})
+
+
+_share, _part, _margin, _ratio, _times, _count, _seconds = map(_kind, _KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Numbers the rules compare with, each with its reason. All can be overridden in the configuration.
+
+    Raises ValueError for a number outside what its kind allows.
+    """
+
+    proven_score: float = _share(0.5)  # a cause accounts for at least half of the excess
+    tie_score: float = _margin(0.1)  # scores this near are equal: the earlier row wins
+    sure_score: float = _share(0.8)  # what confidence "high" asks for
+    min_over: int = _count(2)  # one slow request is no incident
+    stalled_share: float = _share(0.01)  # of the streaming time, the meaning of a p99
+    share_of_requests: float = _share(0.01)  # failing or given up before the first token
+    few_finishes: int = _count(5)  # below this, finish-based phases are anecdotes
+    steady_difference: float = _margin(0.2)  # first tokens against finishes in a steady window
+    most_scrapes: float = _part(0.5)
+    at_ceiling: float = _share(0.8)  # running while requests wait / its maximum
+    prefill_bound_ratio: float = _share(0.5)  # more than half of the engine's time is prefill
+    saturated_prefill_ratio: float = _share(0.8)
+    kv_full_ratio: float = _share(0.95)  # only where the capacity in tokens is unknown
+    stall_ratio: float = _ratio(10.0)  # p99 / p50 of ITL: a default prefill chunk against one decode step
+    half_objective: float = _share(0.5)  # pace without prefill against a p99 limit: a p99 is not a mean
+    stall_seconds: float = _seconds(10.0)
+    stall_scrapes: int = _count(3)
+    stall_longest_steps: float = _times(3.0)
+    stall_before_first_finish_seconds: float = _seconds(60.0)
+    admission_seconds: float = _seconds(60.0)
+    admission_before_first_finish_seconds: float = _seconds(600.0)
+    admission_drop_seconds: float = _seconds(10.0)
+    connections_above_rest: float = _count(3.0)
+    warm_pages: int = _count(3)
+    warm_seconds: float = _seconds(10.0)
+    down_failures: int = _count(3)
     # A step takes a + b x batch + c x batch x context: at most this ratio slower for a load this much larger.
-    alike_ratio: float = 1.25
-    slower_ratio: float = 1.25  # Splitwise's tolerated slowdown of the time between tokens at p50
-    symptom_ratio: float = 1.5  # slower than own past or peers is a symptom by itself: Splitwise's at p90
-    low_acceptance: float = 1.5  # tokens a step with speculation: below it the drafts do not pay
-    cold_seconds: float = 60.0  # after the first request since the start
-    traffic_ratio: float = 1.2  # arrivals of replicas this near are equal traffic
-    forecast_seconds: float = 600.0  # a KV cache full sooner than this is worth a word
-    busy_core: float = 0.8  # CPU seconds a second of the API server near one core
+    alike_ratio: float = _ratio(1.25)
+    slower_ratio: float = _ratio(1.25)  # Splitwise's tolerated slowdown of the time between tokens at p50
+    symptom_ratio: float = _ratio(1.5)  # slower than own past or peers is a symptom by itself: Splitwise's at p90
+    low_acceptance: float = _ratio(1.5)  # tokens a step with speculation: below it the drafts do not pay
+    cold_seconds: float = _seconds(60.0)  # after the first request since the start
+    traffic_ratio: float = _ratio(1.2)  # arrivals of replicas this near are equal traffic
+    forecast_seconds: float = _seconds(600.0)  # a KV cache full sooner than this is worth a word
+    busy_core: float = _share(0.8)  # CPU seconds a second of the API server near one core
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if problem := self.problem(one.name, getattr(self, one.name)):
+                raise ValueError(f"{one.name}: {problem}")
+
+    @classmethod
+    def problem(cls, name: str, value: object) -> str | None:
+        """What is wrong with a value for a field, and what to write; None where it may be. Raises KeyError."""
+        default, allowed = {one.name: (one.default, one.metadata["allowed"]) for one in fields(cls)}[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"must be a number, without unit; the default is {default:g}"
+        if isinstance(default, int) and not isinstance(value, int):
+            return f"must be a whole number, not {value:g}; the default is {default}"
+        if not allowed.holds(value):
+            return f"must be {allowed}, not {value:g}; the default is {default:g}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """windows: seconds; the first is the one verdicts use. estimator: how percentile values are read."""
+    """windows: seconds; the first is the one verdicts use. estimator: how percentile values are read.
+
+    Raises ValueError for windows that cannot be.
+    """
 
     windows: tuple[float, ...] = (60.0, 300.0)
     objectives: Objectives = field(default_factory=Objectives)
     thresholds: Thresholds = field(default_factory=Thresholds)
     estimator: Estimator = "sums"
+
+    def __post_init__(self) -> None:
+        if not self.windows or not all(0 < seconds <= LONGEST_SECONDS for seconds in self.windows):
+            raise ValueError(f"windows {self.windows}: at least one, each above 0 and at most {LONGEST_SECONDS:g} s")
 
     def stall_seconds(self, model_name: str) -> float:
         """What counts as a stall on this model."""

@@ -1,7 +1,6 @@
 """What config/phasewatch.yml may hold: one class a section, one field a key, strict and frozen."""
 
-import math
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +22,9 @@ from phasewatch.sources.pages import MAX_PAGE_BYTES
 from phasewatch.sources.target import Target, TargetError, parse_target
 
 _LEAST_SCRAPES = 3  # fewer good pages in a window are no basis for a verdict
+# Whoever asks once a day wants no verdicts; a longer history is Prometheus' work, and ours is kept in memory.
+_LONGEST_INTERVAL = _LONGEST_WINDOW = 86400.0
+_SHORTEST_INTERVAL = 0.1  # a page takes the server up to half of that to write
 
 
 def _duration(value: object) -> object:
@@ -49,7 +51,21 @@ def _beside_file(path: Path, info: ValidationInfo) -> Path:
     return path if folder is None else folder / path
 
 
+def _between(least: float, most: float) -> AfterValidator:
+    def checked(seconds: float) -> float:
+        if not least <= seconds <= most:
+            raise ValueError(
+                f"{format_duration(seconds)} is not between {format_duration(least)} and {format_duration(most)};"
+                " write a duration within"
+            )
+        return seconds
+
+    return AfterValidator(checked)
+
+
 Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
+Timeout = Annotated[Duration, _between(0.001, _LONGEST_INTERVAL)]
+WindowLength = Annotated[Duration, _between(0.001, _LONGEST_WINDOW)]
 FilePath = Annotated[Path, AfterValidator(_beside_file)]
 
 
@@ -126,10 +142,10 @@ def _distinct(targets: tuple[TargetSection, ...]) -> tuple[TargetSection, ...]:
 class Scrape(_Section):
     """Times in seconds. timeout: the whole of one scrape, over before the next begins."""
 
-    interval: Annotated[Duration, Field(ge=0.1)] = 10.0
-    connect_timeout: Duration = 2.0
-    read_timeout: Duration = 5.0
-    timeout: Duration | None = None
+    interval: Annotated[Duration, _between(_SHORTEST_INTERVAL, _LONGEST_INTERVAL)] = 10.0
+    connect_timeout: Timeout = 2.0
+    read_timeout: Timeout = 5.0
+    timeout: Timeout | None = None
     max_bytes: Annotated[int, Field(ge=1024)] = MAX_PAGE_BYTES
 
     @property
@@ -236,16 +252,12 @@ class Log(_Section):
 
 def _thresholds(given: dict[str, Any]) -> dict[str, Any]:
     """Every number a rule compares with has one field in core.settings.Thresholds: those are the keys."""
-    defaults = asdict(core.Thresholds())
+    known = [field.name for field in fields(core.Thresholds)]
     problems: list[tuple[Loc, str]] = []
     for name, value in given.items():
-        default = defaults.get(name)
-        if default is None:
-            problems.append(((name,), f"unknown key; {nearest(name, defaults)}"))
-        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            problems.append(((name,), f"must be a number from 0 on, without unit; the default is {default:g}"))
-        elif isinstance(default, int) and not isinstance(value, int):
-            problems.append(((name,), f"must be a whole number, not {value:g}; the default is {default}"))
+        problem = core.Thresholds.problem(name, value) if name in known else f"unknown key; {nearest(name, known)}"
+        if problem:
+            problems.append(((name,), problem))
     if problems:
         raise ProblemsError(problems)
     return given
@@ -256,7 +268,9 @@ class Config(_Section):
         tuple[Annotated[TargetSection, BeforeValidator(_short_form)], ...], AfterValidator(_distinct)
     ] = ()
     scrape: Scrape = Scrape()
-    windows: Annotated[tuple[Duration, ...], Field(min_length=1, max_length=6)] = core.Settings().windows
+    windows: Annotated[
+        tuple[Annotated[Duration, _between(0.001, _LONGEST_WINDOW)], ...], Field(min_length=1, max_length=6)
+    ] = core.Settings().windows
     estimator: core.Estimator = core.Settings().estimator
     objectives: ObjectivesSection = ObjectivesSection()
     thresholds: Annotated[dict[str, Any], AfterValidator(_thresholds)] = Field(default={})
