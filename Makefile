@@ -16,7 +16,7 @@ LINTED := src tests tools benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench lint tools browser dashboards pictures grafana-schema lock clean newest-tools
+.PHONY: help demo test bench lint tools browser dashboards rules pictures grafana-schema lock clean newest-tools
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,6 +53,9 @@ browser: .venv/.dev ## install Debian's chromium where it is missing and we are 
 
 dashboards: .venv/.dev ## rewrite grafana/dashboards from tools/dashboards
 	$(BIN)/python -m tools.dashboards
+
+rules: .venv/.dev ## rewrite config/prometheus/rules from tools/alerts
+	$(BIN)/python -m tools.alerts
 
 pictures: browser $(PINNED_TOOLS) ## rewrite docs/pictures, README's previews of the dashboards
 	PYTHONPATH=tests $(BIN)/python scripts/preview_dashboards.py
