@@ -138,7 +138,7 @@ def test_an_answer_left_half_read_does_not_leak_into_the_next(http_server: Serve
 
 def test_one_thread_watches_over_the_times_of_all_scrapes(http_server: Serve, scraper: Scrape) -> None:
     server = http_server({"/metrics": PAGE})
-    scrapers = [scraper(server.url) for _ in range(5)]
+    scrapers = [scraper(server.url, total_timeout=30, read_timeout=30) for _ in range(5)]
     for one in scrapers * 3:
         one.fetch()
     names = [thread.name for thread in threading.enumerate()]
