@@ -14,8 +14,8 @@ import apscheduler.schedulers.base
 import pytest
 import structlog
 
-import phasewatch.service.service
 from phasewatch.core.model import Fleet, TargetReport
+from phasewatch.core.pages.exposition import PageReader
 from phasewatch.service.config import load_config
 from phasewatch.service.service import Service
 from phasewatch.sources.http import REASONS
@@ -171,13 +171,11 @@ def test_scrapes_are_spread_over_the_interval_and_judged_after_the_last(
     targets = [f"{{url: 'http://127.0.0.1:{free_port}/{number}', name: '{number}'}}" for number in range(25)]
     service = watch(*targets, interval=60.0, more="windows: [5m]")
     assert service._scheduler is not None
-    jobs = sorted(service._scheduler.get_jobs(), key=lambda job: job.trigger.start_date)
-    begins = [(job.trigger.start_date - jobs[0].trigger.start_date).total_seconds() for job in jobs]
-    assert begins == pytest.approx([6.0 * slot for slot in range(11)])
-    slots = [[polled.target.name for polled in job.args[0]] for job in jobs[:-1]]
-    assert sorted(len(slot) for slot in slots) == [2] * 5 + [3] * 5
-    assert {name for slot in slots for name in slot} == {str(number) for number in range(25)}
-    assert jobs[-1].func == service._evaluate
+    assert service._poller._offsets == pytest.approx([60 / 25 * number for number in range(25)])
+    (job,) = service._scheduler.get_jobs()
+    assert job.func == service._evaluate
+    first = (job.trigger.start_date - service._scheduler._first).total_seconds()
+    assert first == pytest.approx(24 / 25 * 60 + 6, abs=0.001)
 
 
 @pytest.mark.parametrize("route", [hang, endless], ids=["hangs", "endless"])
@@ -198,14 +196,14 @@ def test_a_mistake_of_ours_costs_one_target_and_is_counted(
     watch: Callable[..., Service], http_server: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = http_server({"/metrics": PAGE}), http_server({"/metrics": PAGE + b"poison 1\n"})
-    parse = phasewatch.service.service.parse
+    read = PageReader.read
 
-    def poisoned(text: str, **options: object) -> object:
+    def poisoned(self: PageReader, text: str, **options: object) -> object:
         if "poison" in text:
             raise RuntimeError("a bug")
-        return parse(text, **options)  # type: ignore[arg-type]
+        return read(self, text, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(phasewatch.service.service, "parse", poisoned)
+    monkeypatch.setattr(PageReader, "read", poisoned)
     with structlog.testing.capture_logs() as logged:
         service = watch(one.url, two.url)
         found = seen(service, two.url, lambda now: now.scrape_failures.get("internal", 0) >= 3)

@@ -142,7 +142,7 @@ def test_one_thread_watches_over_the_times_of_all_scrapes(http_server: Serve, sc
     for one in scrapers * 3:
         one.fetch()
     names = [thread.name for thread in threading.enumerate()]
-    assert names.count("scrape-watchdog") == 1
+    assert names.count("watchdog") == 1
     assert not [name for name in names if name.startswith("Timer")]
 
 

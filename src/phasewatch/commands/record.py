@@ -7,7 +7,7 @@ from pathlib import Path
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.commands.common import note, target_of, unique
 from phasewatch.core.durations import format_duration
-from phasewatch.sources.record import Counts, record
+from phasewatch.service.record import Counts, record
 from phasewatch.sources.recording import RecordingError
 
 

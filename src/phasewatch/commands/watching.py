@@ -1,36 +1,26 @@
-"""Watching servers for a while: one thread a target scrapes, the caller's thread keeps the state and judges."""
+"""Watching servers for a while: the Poller's threads scrape, the caller's thread keeps the state and judges."""
 
 import queue
-import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from phasewatch.core.model import Fleet, Page, TargetReport
-from phasewatch.core.pages.exposition import ExpositionError
+from phasewatch.core.model import Fleet
 from phasewatch.core.settings import Settings
 from phasewatch.core.watch import Watcher
-from phasewatch.sources.http import ScrapeError, Scraper
+from phasewatch.service.poller import Poller, burst
+from phasewatch.sources.http import Scraper
+from phasewatch.sources.polled import Outcome, Polled
 from phasewatch.sources.target import Target
 
 # Unix time that never jumps: the machine's clock once, from then on the monotonic one.
 _WALL_MINUS_MONOTONIC = time.time() - time.monotonic()
+# A wait for an answer looks this often whether a thread has ended by a mistake of ours.
+_LOOK_SECONDS = 1.0
 
 
 def clock() -> float:
     return time.monotonic() + _WALL_MINUS_MONOTONIC
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """One scrape: a page, or why there is none."""
-
-    target: str
-    at: float
-    seconds: float
-    page: Page | None
-    reason: str = ""
-    error: str = ""
 
 
 class Watching:
@@ -39,88 +29,55 @@ class Watching:
     def __init__(self, targets: Sequence[Target], settings: Settings, interval: float) -> None:
         self.targets = targets
         self._watcher = Watcher(settings)
-        self._seen: queue.SimpleQueue[_Seen] = queue.SimpleQueue()
-        self._last: dict[str, _Seen] = {}
-        self._succeeded: dict[str, float] = {}
-        self._stop = threading.Event()
-        self._scrapers = [Scraper(target) for target in targets]
-        self._threads = [
-            threading.Thread(target=self._scrape, args=(scraper, interval), daemon=True) for scraper in self._scrapers
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._polled = [Polled(target, Scraper(target), clock) for target in targets]
+        self._outcomes: queue.SimpleQueue[tuple[Polled, Outcome]] = queue.SimpleQueue()
+        scrapers = [polled.scraper for polled in self._polled]
+        self._poller = Poller(scrapers, self._scrape, interval, spread=burst(interval))
+        self._poller.start()
 
     def until(self, end: float) -> None:
         """Takes in what the threads bring until `end`, in seconds of `clock`."""
         while (left := end - clock()) > 0:
-            try:
-                self._take(self._seen.get(timeout=left))
-            except queue.Empty:
-                return
+            self._take(left)
 
     def first_answers(self) -> None:
         """Waits until every target has answered once, well or not."""
-        while len(self._last) < len(self.targets):
-            self._take(self._seen.get())
+        while not all(polled.tried for polled in self._polled):
+            self._take(_LOOK_SECONDS)
 
     @property
     def errors(self) -> dict[str, str]:
         """Targets whose last scrape failed, and why."""
-        return {target: seen.error for target, seen in self._last.items() if seen.page is None}
+        return {polled.target.name: polled.error for polled in self._polled if polled.error is not None}
 
     @property
     def ever_read(self) -> frozenset[str]:
-        return frozenset(self._succeeded)
+        return frozenset(polled.target.name for polled in self._polled if polled.succeeded_at is not None)
 
     def fleet(self) -> Fleet:
         """The state now; what only the scrapes know is filled in."""
         now = clock()
         fleet = self._watcher.evaluate(now)
         reports = {report.target: report for report in fleet.targets}
-        known = [target for target in self.targets if target.name in reports]
-        return replace(fleet, targets=tuple(self._report(target, reports[target.name], now) for target in known))
+        known = [polled for polled in self._polled if polled.target.name in reports]
+        return replace(fleet, targets=tuple(polled.told(reports[polled.target.name], now) for polled in known))
 
     def close(self) -> None:
-        self._stop.set()
-        for scraper in self._scrapers:
-            scraper.close()
+        self._poller.stop()
 
-    def _report(self, target: Target, report: TargetReport, now: float) -> TargetReport:
-        seen = self._last[target.name]
-        succeeded = self._succeeded.get(target.name)
-        return replace(
-            report,
-            url=target.url,
-            last_error=seen.error or report.last_error,
-            last_success_age_seconds=None if succeeded is None else now - succeeded,
-            scrape_seconds=seen.seconds,
-        )
-
-    def _take(self, seen: _Seen) -> None:
-        self._last[seen.target] = seen
-        if seen.page is None:
-            self._watcher.failure(seen.target, seen.at, seen.reason)
+    def _take(self, seconds: float) -> None:
+        """The next outcome, where one comes within so many seconds. Raises what went wrong in a thread."""
+        self._poller.wait(0)
+        try:
+            polled, outcome = self._outcomes.get(timeout=min(seconds, _LOOK_SECONDS))
+        except queue.Empty:
+            return
+        polled.take(outcome)
+        if outcome.page is None:
+            self._watcher.failure(polled.target.name, outcome.at, outcome.reason)
         else:
-            self._succeeded[seen.target] = seen.at
-            self._watcher.page(seen.target, seen.page)
+            self._watcher.page(polled.target.name, outcome.page)
 
-    def _scrape(self, scraper: Scraper, interval: float) -> None:
-        due = clock()
-        while not self._stop.is_set():
-            self._seen.put(scrape(scraper))
-            # A scrape that took longer than the interval skips its turns instead of running late for ever.
-            due += interval * max(1, -(-(clock() - due) // interval))
-            self._stop.wait(max(0.0, due - clock()))
-
-
-def scrape(scraper: Scraper, now: Callable[[], float] = clock) -> _Seen:
-    """One page of the scraper's target, parsed; never raises for what the server may do."""
-    name, at = scraper.target.name, now()
-    try:
-        answer = scraper.fetch()
-        page = scraper.pages.read(answer.text, at=at, content_type=answer.content_type)
-        return _Seen(name, at, answer.seconds, page)
-    except ScrapeError as error:
-        return _Seen(name, at, now() - at, None, error.reason, str(error))
-    except ExpositionError as error:
-        return _Seen(name, at, now() - at, None, "not_metrics", f"{scraper.target.url}: {error}")
+    def _scrape(self, index: int) -> None:
+        polled = self._polled[index]
+        self._outcomes.put((polled, polled.scrape()))

@@ -47,7 +47,7 @@ class Watchdog:
             heapq.heappush(self._entries, entry)
             if not self._is_running:
                 self._is_running = True
-                threading.Thread(target=self._run, name="scrape-watchdog", daemon=True).start()
+                threading.Thread(target=self._run, name="watchdog", daemon=True).start()
             elif self._entries[0] is entry:
                 self._changed.notify()
         return entry[2]

@@ -15,7 +15,6 @@ import requests
 import urllib3
 
 from phasewatch import __version__
-from phasewatch.core.pages.exposition import PageReader
 from phasewatch.sources.connection import AbortableConnection
 from phasewatch.sources.network_errors import explain, lower_first
 from phasewatch.sources.pages import GZIP_MAGIC, MAX_PAGE_BYTES, OPENMETRICS, Gunzip, PageError, page_text, too_large
@@ -85,7 +84,7 @@ class Scraper:
     total_timeout the whole scrape, redirects and slow senders included (only a name look-up cannot be cut short).
     max_bytes bounds the page before and after decompression. bearer_token_file is read anew for every scrape, so a
     token may be rotated; it wins over a password in the URL. ca_file: certificates to trust instead of the usual ones.
-    Proxy settings of the environment are ignored. pages: reads what was fetched, quickest in the order it was fetched.
+    Proxy settings of the environment are ignored.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class Scraper:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.target = target
-        self.pages = PageReader()
         self._timeouts = (min(connect_timeout, total_timeout), min(read_timeout, total_timeout))
         self._total = total_timeout
         self._max_bytes = max_bytes

@@ -5,22 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from phasewatch.service.record import Counts, record
 from phasewatch.sources.http import Scraper
-from phasewatch.sources.record import Counts, next_round, record
 from phasewatch.sources.recording import RecordingError, open_recording
 from phasewatch.sources.target import Target, parse_target
 from support import HttpServer, Reply
 
 PAGE = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3\n"
 Serve = Callable[..., HttpServer]
-
-
-@pytest.mark.parametrize(
-    ("after", "now", "following"),
-    [(0, 100.1, 1), (0, 104.9, 1), (0, 105.0, 1), (0, 105.1, 2), (0, 117.0, 4), (7, 100.0, 8)],
-)
-def test_rounds_keep_to_the_schedule_and_late_ones_are_skipped(after: int, now: float, following: int) -> None:
-    assert next_round(100.0, 5.0, after, now) == following
 
 
 def test_each_target_is_polled_and_a_failing_one_costs_only_itself(
@@ -54,7 +46,7 @@ def test_files_carry_the_clock_time_of_the_scrape_and_go_on_in_the_same_folder(
     http_server: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = parse_target(http_server({"/metrics": PAGE}).url)
-    monkeypatch.setattr("phasewatch.sources.record.time.time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr("phasewatch.service.record.time.time", lambda: 1_700_000_000.0)
     for _ in range(2):
         record([target], tmp_path, 60, 0)
     entries = open_recording(tmp_path).targets[0].entries
