@@ -74,7 +74,8 @@ class Page:
 class Step:
     """What changed between two good pages of one engine: the intervals a Window is made of.
 
-    start, end: seconds on the pages' clock. running, waiting and the other gauges are the values at both ends.
+    start, end: seconds on the pages' clock. running, waiting and the other gauges are the values at both ends. pages:
+    both, where all counters and histograms of one went on in the other; else None.
     """
 
     start: float
@@ -84,6 +85,7 @@ class Step:
     increases: Mapping[str, float]
     histograms: Mapping[str, Histogram]
     restarted: bool
+    pages: tuple[Snapshot, Snapshot] | None = field(default=None, repr=False)
 
     @property
     def seconds(self) -> float:

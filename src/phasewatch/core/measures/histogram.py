@@ -2,8 +2,9 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import inf
+from operator import gt, mul, sub
 from typing import NamedTuple
 
 import numpy as np
@@ -36,11 +37,11 @@ def increase(before: Histogram, after: Histogram) -> Histogram | None:
         if len(bounds) < 2:
             return None
         before, after = on_edges(before, bounds), on_edges(after, bounds)
-    if any(a > b for a, b in zip(before.counts, after.counts, strict=True)):
+    if any(map(gt, before.counts, after.counts)):
         return None
     return Histogram(
         bounds=after.bounds,
-        counts=tuple(b - a for a, b in zip(before.counts, after.counts, strict=True)),
+        counts=tuple(map(sub, after.counts, before.counts)),
         total=None if before.total is None or after.total is None else after.total - before.total,
     )
 
@@ -94,19 +95,17 @@ def mean(h: Histogram) -> float | None:
 
 def sum_limits(h: Histogram) -> tuple[float, float]:
     """The least and the most that observations in these buckets can add up to; the most may be inf."""
-    lowest = highest = 0.0
-    for at, count in enumerate(in_buckets(h)):
-        if count:
-            low, high = edges(h, at)
-            lowest += count * low
-            highest += count * high
-    return lowest, highest
+    counts, bounds = in_buckets(h), h.bounds
+    lowest, highest = sum(map(mul, counts[1:], bounds)), sum(map(mul, counts[:-1], bounds))
+    if counts[0] and bounds[0] <= 0:
+        lowest = -inf
+    return lowest, inf if counts[-1] else highest
 
 
 def in_buckets(h: Histogram) -> tuple[float, ...]:
     """Observations in each bucket alone. Counts that fall from one edge to the next are held level, as PromQL does."""
     rising = monotonic(h)
-    return (rising[0], *(b - a for a, b in pairwise(rising)))
+    return (rising[0], *map(sub, rising[1:], rising))
 
 
 def alone(h: Histogram) -> Floats:
@@ -125,7 +124,8 @@ def alone(h: Histogram) -> Floats:
 
 def monotonic(h: Histogram) -> tuple[float, ...]:
     """The cumulative counts, never falling: a page written while it was read can show a bucket late."""
-    return tuple(accumulate(h.counts, max))
+    rising = sorted(h.counts)
+    return h.counts if rising == list(h.counts) else tuple(accumulate(h.counts, max))
 
 
 def edges(h: Histogram, at: int) -> tuple[float, float]:

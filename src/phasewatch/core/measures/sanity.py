@@ -27,7 +27,7 @@ def consistent(window: Window, thresholds: Thresholds) -> tuple[Window, tuple[Co
         return window, ()
     dropped = {signal for one in found for signal in one.signals}
     steps = tuple(
-        replace(step, histograms={name: h for name, h in step.histograms.items() if name not in dropped})
+        replace(step, pages=None, histograms={name: h for name, h in step.histograms.items() if name not in dropped})
         for step in window.steps
     )
     kept = {name: histogram for name, histogram in window.histograms.items() if name not in dropped}

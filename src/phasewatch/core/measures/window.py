@@ -1,7 +1,9 @@
 """Snapshots -> what changed in a window: steps between pages, restarts, windows, merging engines. No judgement here."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from operator import gt, sub
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from operator import sub
+from typing import Generic, TypeVar
 
 from phasewatch.core.measures.histogram import increase, merge
 from phasewatch.core.model import GaugeWindow, Histogram, Snapshot, Step, Window
@@ -12,6 +14,86 @@ _CORE_COUNTERS = ("prompt_tokens", "generation_tokens", "finished")
 # Unix times at which the process or its metrics began; they jitter in the last digits, a restart takes seconds.
 _BIRTHS = ("start_time", "created")
 _BIRTH_TOLERANCE_SECONDS = 1.0
+
+
+_V = TypeVar("_V")
+
+
+class _WhenRead(Mapping[str, _V], Generic[_V]):
+    """A mapping whose values are computed when they are first read: of some fifty signals a dozen are."""
+
+    __slots__ = ("_compute", "_known", "_names")
+
+    def __init__(self, names: Iterable[str], compute: Callable[[str], _V]) -> None:
+        self._names = dict.fromkeys(names)
+        self._compute = compute
+        self._known: dict[str, _V] = {}
+
+    def __getitem__(self, name: str) -> _V:
+        if name not in self._known:
+            if name not in self._names:
+                raise KeyError(name)
+            self._known[name] = self._compute(name)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class _Gauge(GaugeWindow):
+    """A gauge of one engine's window; what goes through all its steps is computed when it is first read."""
+
+    __slots__ = ("known", "name", "steps")
+    known: tuple[float, float] | None
+    name: str
+    steps: Sequence[Step]
+
+    def __init__(self, last: float, name: str, steps: Sequence[Step]) -> None:
+        keep = object.__setattr__  # as a frozen dataclass does
+        keep(self, "last", last)
+        keep(self, "name", name)
+        keep(self, "steps", steps)
+        keep(self, "known", None)
+
+    @property
+    def mean(self) -> float:
+        return (self.known or self._compute())[0]
+
+    @property
+    def max(self) -> float:
+        return (self.known or self._compute())[1]
+
+    def _compute(self) -> tuple[float, float]:
+        name, most, seconds, area = self.name, self.last, 0.0, 0.0
+        for one in self.steps:
+            before, after = one.before.get(name), one.after.get(name)
+            if before is not None and after is not None:
+                most = max(most, before, after)
+                seconds += one.end - one.start
+                area += (before + after) / 2 * (one.end - one.start)
+        known = area / seconds if seconds > 0 else self.last, most
+        object.__setattr__(self, "known", known)
+        return known
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GaugeWindow) and (self.last, self.mean, self.max) == (
+            other.last,
+            other.mean,
+            other.max,
+        )
+
+    def __hash__(self) -> int:
+        return hash(_parts(self))
+
+
+def _parts(one: GaugeWindow) -> tuple[float, float, float]:
+    return one.last, one.mean, one.max
 
 
 def restarted(before: Snapshot, after: Snapshot) -> bool:
@@ -36,8 +118,10 @@ def _fell(before: Histogram, after: Histogram) -> bool:
     bucket."""
     if before.bounds != after.bounds:
         return after.count < before.count
-    grown = tuple(map(sub, after.counts, before.counts))
-    return any(map(gt, (0.0, *grown), grown))
+    if before.counts == after.counts:
+        return False
+    grown = list(map(sub, after.counts, before.counts))
+    return grown[0] < 0 or grown != sorted(grown)
 
 
 def step(before: Snapshot, after: Snapshot) -> Step:
@@ -50,31 +134,73 @@ def step(before: Snapshot, after: Snapshot) -> Step:
             increases[name] = value
         elif name in before.counters and value >= before.counters[name]:
             increases[name] = value - before.counters[name]
-    histograms: dict[str, Histogram] = {}
-    for name, histogram in after.histograms.items():
-        if anew:
-            histograms[name] = histogram
-        elif name in before.histograms:
-            grown = increase(before.histograms[name], histogram)
-            if grown is not None:
-                histograms[name] = grown
     # The old process's gauges say nothing of the new one.
     earlier = after.gauges if anew else before.gauges
-    return Step(before.at, after.at, earlier, after.gauges, increases, histograms, anew)
+    on = not anew and _goes_on(before, after) and len(increases) == len(before.counters)
+    histograms = after.histograms if anew else _grown(before, after, on)
+    return Step(
+        before.at, after.at, earlier, after.gauges, increases, histograms, anew, (before, after) if on else None
+    )
+
+
+def _goes_on(before: Snapshot, after: Snapshot) -> bool:
+    """Whether both pages have the same counters and the same histograms, on the same edges."""
+    earlier = before.histograms
+    return (
+        before.counters.keys() == after.counters.keys()
+        and earlier.keys() == after.histograms.keys()
+        and all(earlier[name].bounds == now.bounds for name, now in after.histograms.items())
+    )
+
+
+def _grown(before: Snapshot, after: Snapshot, on: bool) -> Mapping[str, Histogram]:
+    """on: both have the same histograms, and no bucket fell."""
+    if on:
+        return _WhenRead(after.histograms, lambda name: _increase(before, after, name))
+    both = ((name, before.histograms[name], now) for name, now in after.histograms.items() if name in before.histograms)
+    grown = ((name, increase(was, now)) for name, was, now in both)
+    return {name: histogram for name, histogram in grown if histogram is not None}
+
+
+def _increase(before: Snapshot, after: Snapshot, name: str) -> Histogram:
+    was, now = before.histograms[name], after.histograms[name]
+    total = None if was.total is None or now.total is None else now.total - was.total
+    return Histogram(now.bounds, tuple(map(sub, now.counts, was.counts)), total)
 
 
 def window(steps: Sequence[Step]) -> Window | None:
-    """Add steps (in time order, of one engine) up; None without any."""
+    """Add steps (in time order, of one engine) up; None without any.
+
+    Where everything went on from page to page, what a window grew by is its last page less its first.
+    """
     if not steps:
         return None
+    steps = tuple(steps)
+    ends = _ends(steps)
+    if ends is None:
+        increases = _added(one.increases for one in steps)
+        histograms = _merged([one.histograms for one in steps])
+    else:
+        first, last = ends
+        increases = {name: value - first.counters[name] for name, value in last.counters.items()}
+        histograms = _WhenRead(last.histograms, lambda name: _increase(first, last, name))
+    last_gauges = steps[-1].after
     return Window(
-        seconds=sum(one.seconds for one in steps),
-        steps=tuple(steps),
-        gauges=_gauges(steps),
-        increases=_added(one.increases for one in steps),
-        histograms=_merged(one.histograms for one in steps),
-        restarts=sum(one.restarted for one in steps),
+        seconds=sum([one.end - one.start for one in steps]),
+        steps=steps,
+        gauges=_WhenRead(last_gauges, lambda name: _Gauge(last_gauges[name], name, steps)),
+        increases=increases,
+        histograms=histograms,
+        restarts=sum([one.restarted for one in steps]),
     )
+
+
+def _ends(steps: Sequence[Step]) -> tuple[Snapshot, Snapshot] | None:
+    """The first and the last page, where everything went on between them; else None."""
+    pages = [one.pages for one in steps]
+    if any(after is None or before is None or before[1] is not after[0] for before, after in pairwise(pages)):
+        return None
+    return None if pages[0] is None or pages[-1] is None else (pages[0][0], pages[-1][1])
 
 
 def since(steps: Iterable[Step], start: float) -> tuple[Step, ...]:
@@ -89,18 +215,21 @@ def fleet_window(windows: Sequence[Window]) -> Window | None:
     """
     if not windows:
         return None
-    names = {name for one in windows for name in one.gauges}
-    gauges: dict[str, GaugeWindow] = {}
-    for name in names:
+    names = dict.fromkeys(name for one in windows for name in one.gauges)
+
+    def gauge(name: str) -> GaugeWindow:
         parts = [one.gauges[name] for one in windows if name in one.gauges]
         join = max if BY_NAME[name].fleet == "max" else sum
-        gauges[name] = GaugeWindow(*(join(getattr(part, kind) for part in parts) for kind in ("last", "mean", "max")))
+        return GaugeWindow(
+            join([part.last for part in parts]), join([part.mean for part in parts]), join([part.max for part in parts])
+        )
+
     return Window(
         seconds=max(one.seconds for one in windows),
         steps=tuple(sorted((part for one in windows for part in one.steps), key=lambda part: part.end)),
-        gauges=gauges,
+        gauges=_WhenRead(names, gauge),
         increases=_added(one.increases for one in windows),
-        histograms=_merged(one.histograms for one in windows),
+        histograms=_merged([one.histograms for one in windows]),
         restarts=sum(one.restarts for one in windows),
     )
 
@@ -113,24 +242,13 @@ def _added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return added
 
 
-def _merged(parts: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:
-    by_name: dict[str, list[Histogram]] = {}
-    for part in parts:
-        for name, histogram in part.items():
-            by_name.setdefault(name, []).append(histogram)
-    merged = ((name, merge(histograms)) for name, histograms in by_name.items())
-    return {name: histogram for name, histogram in merged if histogram is not None}
+def _merged(parts: Sequence[Mapping[str, Histogram]]) -> Mapping[str, Histogram]:
+    def merged(name: str) -> Histogram:
+        together = merge([part[name] for part in parts if name in part])
+        assert together is not None  # a name is there because some part has it
+        return together
 
-
-def _gauges(steps: Sequence[Step]) -> dict[str, GaugeWindow]:
-    gauges: dict[str, GaugeWindow] = {}
-    for name, last in steps[-1].after.items():
-        both = [one for one in steps if name in one.before and name in one.after]
-        seconds = sum(one.seconds for one in both)
-        values = [last, *(one.before[name] for one in both), *(one.after[name] for one in both)]
-        area = sum((one.before[name] + one.after[name]) / 2 * one.seconds for one in both)
-        gauges[name] = GaugeWindow(last, area / seconds if seconds > 0 else last, max(values))
-    return gauges
+    return _WhenRead(chain.from_iterable(parts), merged)
 
 
 def scrapes(window: Window) -> tuple[Mapping[str, float], ...]:
