@@ -28,6 +28,7 @@ PURE_MODULES = {
     "re",
     "statistics",
     "typing",
+    "weakref",
 }
 # Plain values of a library, exactly these modules: what /metrics is made of.
 PURE_VALUES = {"prometheus_client.metrics_core", "prometheus_client.samples"}

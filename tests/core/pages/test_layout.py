@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from phasewatch.core.model import Page
 from phasewatch.core.pages.exposition import ExpositionError, PageReader, parse
-from phasewatch.core.pages.lines import labels_of
+from phasewatch.core.pages.layout import layout_of
+from phasewatch.core.pages.lines import labels_of, read_lines
 from support_pages import CAPTURES, PAGES, fixture_page, read_page
 from vllm_pages import Server
 
@@ -236,6 +237,20 @@ def test_a_histogram_without_new_observations_stays_the_same_object() -> None:
     same = {name for name in first.histograms if first.histograms[name] is second.histograms[name]}
     assert first.histograms.keys() - same == {"ttft", "iteration_tokens"}
     assert all(first.histograms[name].bounds is second.histograms[name].bounds for name in first.histograms)
+
+
+def test_replicas_share_what_their_pages_have_in_common() -> None:
+    """And no numbers."""
+    servers = Server(), Server()
+    readers = PageReader(), PageReader()
+    for server, times in zip(servers, (1, 2), strict=True):
+        server.engine.serves(times)
+    for _ in range(2):
+        for server, reader in zip(servers, readers, strict=True):
+            assert reader.read(server.text(), at=7.0) == server.page(7.0)
+            server.engine.serves()
+    first, second = (layout_of(server.text(), read_lines(server.text())) for server in servers)
+    assert first is second
 
 
 def test_a_page_read_before_is_not_touched_by_the_next() -> None:

@@ -10,7 +10,7 @@ from itertools import compress
 from operator import ne
 
 from phasewatch.core.model import Page
-from phasewatch.core.pages.layout import Layout, Reading
+from phasewatch.core.pages.layout import Reading, layout_of
 from phasewatch.core.pages.lines import Lines, numbers_in, read_lines, shortened
 
 
@@ -66,7 +66,7 @@ class PageReader:
 def _reading(text: str, content_type: str) -> Reading:
     lines = read_lines(text)
     _refuse_untrustworthy(text, lines, content_type)
-    return Reading(Layout(text, lines), lines.values)
+    return Reading(layout_of(text, lines), lines.values)
 
 
 def _refuse_untrustworthy(text: str, lines: Lines, content_type: str) -> None:

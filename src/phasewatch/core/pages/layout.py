@@ -11,6 +11,7 @@ from itertools import chain, pairwise
 from math import inf
 from operator import itemgetter, le
 from typing import Literal
+from weakref import WeakValueDictionary
 
 from phasewatch.core.model import Histogram, Page, Snapshot
 from phasewatch.core.pages.catalog import BY_NAME, CATALOG, ENGINE_FAMILIES, HISTOGRAM_PARTS, MOST, SPELLINGS, Signal
@@ -138,6 +139,17 @@ class Layout:
                 buckets = replace(buckets, sums=())
             yield id_, len(self.buckets)
             self.buckets.append(buckets)
+
+
+# Replicas of one server have pages of one shape: a layout is kept once, and as long as it is in use. What a page's
+# numbers mean follows from these two alone, since lines whose numbers mean more are in `heads` with them.
+_IN_USE: WeakValueDictionary[tuple[tuple[str, ...], tuple[int | None, ...]], Layout] = WeakValueDictionary()
+
+
+def layout_of(text: str, lines: Lines) -> Layout:
+    """lines: those of the text, all read."""
+    layout = Layout(text, lines)
+    return _IN_USE.setdefault((layout.heads, layout.numbered), layout)
 
 
 class Reading:
