@@ -7,7 +7,7 @@ from phasewatch.core.diagnosis.causes import rules, rules_decode
 from phasewatch.core.diagnosis.measures_view import Case, Finding
 from phasewatch.core.diagnosis.objectives import family_of
 from phasewatch.core.diagnosis.remedies import REMEDIES
-from phasewatch.core.measures.past import PastView
+from phasewatch.core.measures.past import PastView, no_past
 from phasewatch.core.model import Cause, Confidence, Numbers, Symptom, Window
 from phasewatch.core.pages.catalog import CORE_SIGNALS
 from phasewatch.core.settings import Limits, Thresholds
@@ -65,7 +65,7 @@ EXPECTED: tuple[str, ...] = tuple(
 class Background:
     """What is known of the engine besides the window. first_request_at: since its start, where that was seen."""
 
-    past: PastView = field(default_factory=PastView)
+    past: PastView = field(default_factory=no_past)
     first_request_at: float | None = None
 
 

@@ -10,7 +10,7 @@ from phasewatch.core.diagnosis.progress import stepped, work_in_hand
 from phasewatch.core.measures.gaps import seconds_over, unfinished_prompts
 from phasewatch.core.measures.histogram import count_above, edges, in_buckets, mean
 from phasewatch.core.measures.numbers import capacity_tokens, waiting_for_capacity
-from phasewatch.core.measures.past import PastView, arriving_context
+from phasewatch.core.measures.past import PastView, arriving_context, no_past
 from phasewatch.core.measures.phases import (
     count_of,
     frontend_seconds,
@@ -49,7 +49,7 @@ class Case:
     limits: Limits
     thresholds: Thresholds
     symptoms: tuple[Symptom, ...]
-    past: PastView = field(default_factory=PastView)
+    past: PastView = field(default_factory=no_past)
     first_request_at: float | None = None
 
     @property

@@ -3,11 +3,14 @@
 It survives restarts of the engine: that is when flags change, and the comparison is wanted most.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cached_property
+from itertools import combinations, islice
 from math import ceil, exp, floor, log
+from operator import attrgetter, itemgetter
 from statistics import mean, median
 
 from phasewatch.core.measures.gaps import unfinished_prompts
@@ -62,25 +65,6 @@ class Moment:
     seconds_per_prompt_token: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PastView:
-    """What the past says of the present window; None where it has nothing comparable.
-
-    unloaded_pace: at running <= 2. same_pace: what the present pace would be, had loads like the present ones taken
-    what they took before; same_spread: how far above it such intervals reached then, as a ratio.
-    shorter_pace, shorter_context: the same for this batch with contexts at most half as long.
-    tpot_without_speculation: at this batch. seconds_per_prompt_token: at running <= 1. All in seconds.
-    """
-
-    unloaded_pace: float | None = None
-    same_pace: float | None = None
-    same_spread: float = 1.0
-    shorter_pace: float | None = None
-    shorter_context: float | None = None
-    tpot_without_speculation: float | None = None
-    seconds_per_prompt_token: float | None = None
-
-
 class Past:
     """A bounded memory. Windows that overlap the one being judged are not its past."""
 
@@ -88,6 +72,10 @@ class Past:
         self._width = log(thresholds.alike_ratio)
         self._clear = thresholds.symptom_ratio
         self._windows: deque[Moment] = deque(maxlen=_REMEMBERED_WINDOWS)
+        # Of those at running <= 1 that know it, with the time: seconds per prompt token.
+        self._alone: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_WINDOWS)
+        self._looked_up: dict[tuple[float, float], float | None] = {}
+        self._step_seconds: dict[bool | None, float | None] = {}
         self._paces: dict[Load, deque[Pace]] = {}
         self._unloaded: deque[Pace] = deque(maxlen=_REMEMBERED_PACES)
         self._admitted: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_PACES)  # first tokens, prompt tokens
@@ -104,7 +92,7 @@ class Past:
             self._fresh += 1
             self._add(pace)
             if pace.batch <= 2 and max(step.before.get("running", 0.0), step.after.get("running", 0.0)) <= 2:
-                self._unloaded.append(pace)
+                self._add_unloaded(pace)
 
     def remember(self, moment: Moment) -> None:
         """A window, however often one is evaluated: windows that are nearly the same are one. Its pace is remembered
@@ -113,45 +101,52 @@ class Past:
         if self._windows and moment.at - self._windows[-1].at < _APART_SECONDS:
             return
         self._windows.append(moment)
+        if moment.running_max <= 1 and moment.seconds_per_prompt_token is not None:
+            self._alone.append((moment.at, moment.seconds_per_prompt_token))
+        while self._alone and self._alone[0][0] < self._windows[0].at:
+            self._alone.popleft()
         fresh, self._fresh = self._fresh, 0
         if moment.pace is not None and fresh < _ENOUGH:
             pace = _of_window(moment, moment.pace)
             self._add(pace)
             if moment.running_max <= 2:
-                self._unloaded.append(pace)
+                self._add_unloaded(pace)
 
     def seconds_per_prompt_token(self, before: float) -> float | None:
         """At running <= 1: nothing else took part in those prefills."""
-        alone = (one for one in self._windows if one.at <= before and one.running_max <= 1)
-        return _low([one.seconds_per_prompt_token for one in alone if one.seconds_per_prompt_token is not None])
+        count = bisect_right(self._alone, before, key=itemgetter(0))
+        if not count:
+            return None
+        of = self._alone[0][0], self._alone[count - 1][0]
+        if of not in self._looked_up:
+            if len(self._looked_up) > _REMEMBERED_PACES:
+                self._looked_up.clear()
+            self._looked_up[of] = _low([value for _, value in islice(self._alone, count)])
+        return self._looked_up[of]
 
     def step_seconds(self, *, speculating: bool | None = None) -> float | None:
         """A decode step at running <= 2."""
-        return _usual(one for one in self._unloaded if speculating in (None, one.speculating))
+        if speculating not in self._step_seconds:
+            self._step_seconds[speculating] = _usual(
+                one for one in self._unloaded if speculating in (None, one.speculating)
+            )
+        return self._step_seconds[speculating]
 
-    def view(self, now: Moment, steps: Sequence[Step]) -> PastView:
+    def view(self, now: Moment, steps: Sequence[Step]) -> "PastView":
         """What is comparable with `now`, the window of `steps`, among what ended before it began."""
-        before = steps[0].start
+        return PastView(self, now, steps[0].start)
+
+    def compared(self, now: Moment, before: float, *, shorter: bool) -> tuple[float | None, float, float | None]:
+        """`_reference` of the paces since `before`; of the window's own where those are few."""
         paces = [pace for known in self._paces.values() for pace in known if pace.at > before]
         if len(paces) < _ENOUGH_STEPS:
             paces = [] if now.pace is None else [_of_window(now, now.pace)]
-        same, spread, _ = self._reference(paces, before, shorter=False)
-        shorter, _, context = self._reference(paces, before, shorter=True)
-        band = self._band(now.batch)
-        plain = [
-            one.tpot
-            for one in self._windows
-            if one.tpot and one.at <= before and not one.speculating and abs(self._band(one.batch) - band) <= 1
-        ]
-        return PastView(
-            unloaded_pace=self.step_seconds(speculating=now.speculating),
-            same_pace=None if same is None or now.pace is None else now.pace / same,
-            same_spread=spread,
-            shorter_pace=None if shorter is None or now.pace is None else now.pace / shorter,
-            shorter_context=context,
-            tpot_without_speculation=_low(plain),
-            seconds_per_prompt_token=self.seconds_per_prompt_token(before),
-        )
+        return self._reference(paces, before, shorter=shorter)
+
+    def tpot_without_speculation(self, batch: float, before: float) -> float | None:
+        band = self._band(batch)
+        plain = (one for one in self._windows if one.tpot and one.at <= before and not one.speculating)
+        return _low([one.tpot for one in plain if one.tpot and abs(self._band(one.batch) - band) <= 1])
 
     def _reference(
         self, paces: Sequence[Pace], before: float, *, shorter: bool
@@ -226,6 +221,10 @@ class Past:
     def _add(self, pace: Pace) -> None:
         self._paces.setdefault(self._load(pace), deque(maxlen=_REMEMBERED_PACES)).append(pace)
 
+    def _add_unloaded(self, pace: Pace) -> None:
+        self._unloaded.append(pace)
+        self._step_seconds.clear()
+
     def _load(self, pace: Pace) -> Load:
         return self._band(pace.batch), None if pace.context is None else self._band(pace.context), pace.speculating
 
@@ -267,6 +266,67 @@ class Past:
         return tokens / count + (self._now.output or 0.0) / 2 if count and self._now else None
 
 
+class PastView:
+    """What the past says of the present window; None where it has nothing comparable. All in seconds.
+
+    Each is looked up when it is first read, which is before the next page is remembered.
+    """
+
+    def __init__(self, past: Past, now: Moment, before: float) -> None:
+        """before: when the present window began."""
+        self._past, self._now, self._before = past, now, before
+
+    @cached_property
+    def unloaded_pace(self) -> float | None:
+        """At running <= 2."""
+        return self._past.step_seconds(speculating=self._now.speculating)
+
+    @cached_property
+    def _same(self) -> tuple[float | None, float, float | None]:
+        return self._past.compared(self._now, self._before, shorter=False)
+
+    @property
+    def same_pace(self) -> float | None:
+        """What the present pace would be, had loads like the present ones taken what they took before."""
+        return self._of_now(self._same[0])
+
+    @property
+    def same_spread(self) -> float:
+        """How far above `same_pace` such intervals reached then, as a ratio."""
+        return self._same[1]
+
+    @cached_property
+    def _shorter(self) -> tuple[float | None, float, float | None]:
+        return self._past.compared(self._now, self._before, shorter=True)
+
+    @property
+    def shorter_pace(self) -> float | None:
+        """`same_pace` with contexts at most half as long."""
+        return self._of_now(self._shorter[0])
+
+    @property
+    def shorter_context(self) -> float | None:
+        return self._shorter[2]
+
+    @cached_property
+    def tpot_without_speculation(self) -> float | None:
+        """At this batch."""
+        return self._past.tpot_without_speculation(self._now.batch, self._before)
+
+    @cached_property
+    def seconds_per_prompt_token(self) -> float | None:
+        """At running <= 1."""
+        return self._past.seconds_per_prompt_token(self._before)
+
+    def _of_now(self, times_slower: float | None) -> float | None:
+        return None if times_slower is None or self._now.pace is None else self._now.pace / times_slower
+
+
+def no_past() -> PastView:
+    """Of an engine seen for the first time."""
+    return PastView(Past(Thresholds()), Moment(0.0, 0.0, 0.0, None, None, None, None, False, None), 0.0)
+
+
 def _of_window(moment: Moment, pace: float) -> Pace:
     return Pace(moment.at, moment.batch, moment.context, pace, _APART_SECONDS, moment.speculating)
 
@@ -278,11 +338,13 @@ def _best_minute(paces: Iterable[Pace]) -> list[Pace]:
     for pace in paces:
         minutes.setdefault(int(pace.at // _MINUTE), []).append(pace)
     known = sorted((one for one in minutes.values() if len(one) >= _ENOUGH), key=_median)
-    return sorted(known[int(_LOW * (len(known) - 1))], key=lambda pace: pace.seconds) if known else []
+    return sorted(known[int(_LOW * (len(known) - 1))], key=attrgetter("seconds")) if known else []
 
 
 def _median(paces: Iterable[Pace]) -> float:
-    return median(pace.seconds for pace in paces)
+    ordered = sorted([pace.seconds for pace in paces])
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _usual(paces: Iterable[Pace]) -> float | None:
