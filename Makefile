@@ -1,7 +1,8 @@
 # `make help` lists the targets. Nothing here needs more than python3, make and, for the tests, Debian's apt-get.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 DEMO_FOR ?=
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+# More workers than cores: the live tests wait more than they compute.
+PYTEST_ARGS ?= -n 5 --dist loadgroup
 LOCK_ARGS ?=
 BENCH_ARGS ?=
 

@@ -23,6 +23,11 @@ def _loopback_only(event: str, arguments: tuple[object, ...]) -> None:
         pytest.fail(f"a test reached beyond loopback, to {address[0]}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups first: they wait for clocks and servers, so that all else can be computed beside them."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 # For the whole run: nothing may be asked that this machine does not serve itself.
 sys.addaudithook(_loopback_only)
 

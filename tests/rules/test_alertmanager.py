@@ -313,7 +313,7 @@ def test_a_page_of_one_alert_says_cause_numbers_remedy_and_links(amtool: Path, t
     data = _data([labels_of("PhasewatchQueueGrowing", "critical")])
     assert _rendered(amtool, tmp_path, "title", data) == (
         "[CRITICAL] PhasewatchQueueGrowing Qwen/Qwen3-8B: "
-        "The queue grows, and who joins it now waits longer than TTFT may take."
+        "The queue grows, and a new request waits longer than the TTFT limit."
     )
     assert _rendered(amtool, tmp_path, "text", data) == (
         "Engine 0 on gpu-1:8000 (Qwen/Qwen3-8B): expected wait 31s and rising; critical limit of TTFT 10s."
@@ -380,7 +380,7 @@ def test_chat_gets_that_text_through_the_shipped_receiver(
     message = wait_until(lambda: [request.json() for request in chat.requests], "a message arrives")[0]
     assert message["channel"] == "#tickets"
     shown = message["attachments"][0]
-    assert shown["title"] == "[WARNING] PhasewatchITLHigh Qwen/Qwen3-8B: The 99th percentile of ITL is over its limit."
+    assert shown["title"] == "[WARNING] PhasewatchITLHigh Qwen/Qwen3-8B: ITL p99 is above its limit."
     assert shown["title_link"].startswith("http://")
     assert shown["text"].startswith(texts["description"])
     assert shown["color"] == "warning"

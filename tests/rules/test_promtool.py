@@ -120,8 +120,8 @@ def test_a_model_name_with_quotes_and_slashes_is_looked_up(promtool: Path, tmp_p
     }
     labels = {"severity": "critical", "kind": "cause", "area": "all", "model_name": name, "target": "t", "engine": "0"}
     texts = {
-        "summary": "An engine stands still with requests in hand.",
-        "description": f"Engine 0 on t ({name}) stands still, 100% of the last 10 minutes. 3 requests waiting.\n"
+        "summary": "An engine has stalled with requests in flight.",
+        "description": f"Engine 0 on t ({name}) has stalled, 100% of the last 10 minutes. 3 requests waiting.\n"
         "Read on: config/runbooks/verdicts/engine_stalled.md",
         "runbook_url": "config/runbooks/alerts/PhasewatchEngineStalled.md",
     }

@@ -122,7 +122,7 @@ def leading(*, average: str, who: str, of: str, span: str, held: str) -> tuple[s
         *_first(f"{remedy} $cause.Labels.verdict | query"),
         f"Read on: {_RUNBOOKS}/verdicts/{{{{ $cause.Labels.verdict }}}}.md",
         "{{- else }}",
-        "Cause: none is proven.",
+        "Cause unknown.",
         "{{- end }}",
     )
 

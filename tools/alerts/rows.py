@@ -91,14 +91,14 @@ def _percentile(family: str, area: str, least: int, facts: tuple[str, ...]) -> t
     return (
         Alert(
             f"{shown}High", "critical", "symptom", area,
-            f"The 99th percentile of {shown} is surely over its critical limit.",
+            f"{shown} p99 is above its critical limit.",
             expr("p99_low", ">=", "critical", "over_surely"),
             f": p99 {shown} of at least {_SECONDS} over 5 minutes; critical limit {limit_shown(objective, 'critical')}.",
             lasts="2m", facts=facts, cause=LEADING,
         ),
         Alert(
             f"{shown}High", "warning", "symptom", area,
-            f"The 99th percentile of {shown} is over its limit.",
+            f"{shown} p99 is above its limit.",
             expr("p99", ">", "warning", "over"),
             f": p99 {shown} of {_SECONDS} over 5 minutes; limit {limit_shown(objective, 'warning')}.",
             facts=facts, cause=LEADING,
@@ -115,7 +115,7 @@ def _stalls(severity: Literal["critical", "warning"], lasts: str) -> Alert:
     )
     return Alert(
         "ITLStalls", severity, "symptom", "itl",
-        "Streams stand still for longer than the limit.",
+        "Token streams stall for longer than the limit.",
         f"{missed} == 1\nand\n{windowed('itl_observations')} >= 100",
         f": gaps of more than {limit_shown(_STALL, severity)} hold more than 1% of the streaming time.",
         lasts=lasts, facts=("stalled", "prefill", "preemptions", "running"), cause=LEADING,
@@ -142,7 +142,7 @@ def _own_objective(severity: Literal["critical", "warning"], series: str) -> Ale
 def _queue(severity: Literal["critical", "warning"], lasts: str) -> Alert:
     return Alert(
         "QueueGrowing", severity, "symptom", "ttft",
-        "The queue grows, and who joins it now waits longer than TTFT may take.",
+        "The queue grows, and a new request waits longer than the TTFT limit.",
         f"{windowed('expected_wait_seconds', '60s')}\n> on (model_name) group_left ()\n"
         "# The most lenient TTFT limit, as phasewatch itself holds a wait against it.\n"
         f"{limit(_ANY_TTFT, severity)}\nand\n{windowed('queue_growth_requests_per_second')} > 0\nand\n"
@@ -211,7 +211,7 @@ _SPEEDS = (
         "25 surely over the limit", "hour",
     ),
     _Speed(
-        "warning", "over", (("3", "1d", "2h"), ("1", "3d", "6h")), "1h", "1d", "faster than it may be",
+        "warning", "over", (("3", "1d", "2h"), ("1", "3d", "6h")), "1h", "1d", "faster than it lasts",
         "25 over the limit", "day",
     ),
 )  # fmt: skip
@@ -234,7 +234,7 @@ def _burn(shown: str, families: str, what: str, speed: _Speed) -> Alert:
     )
     return Alert(
         f"{shown}BudgetBurn", speed.severity, "symptom", shown.lower(),
-        f"The error budget of {shown} is used up {speed.summary}.",
+        f"The {shown} error budget burns {speed.summary}.",
         f"# {fast} times the budget for {one} or {slow} times for {other}, and still so in the short window. A p90 allows"
         " 10%: 14.4 times\n# that cannot happen, so its fast leg is silent by itself. Both a share and a count:"
         f" {speed.counted}.\n" + "\nor\n".join(leg(*burn) for burn in speed.burns),
@@ -293,7 +293,7 @@ def _standstill(
         alert("critical", "1m", 0, "Never in doubt: a page that says what it is must be right.", ""),
         alert(
             "warning", "2m", 1, "In doubt: the page alone cannot tell; a probe request can.",
-            " or seems to (confidence low)",
+            " (confidence low)",
         ),
     )  # fmt: skip
 
@@ -301,7 +301,7 @@ def _standstill(
 def _kv(severity: Literal["critical", "warning"], summary: str, expr: str) -> Alert:
     return Alert(
         "KVCacheExhausted", severity, "cause", "ttft", summary, expr,
-        f": requests wait since the KV cache has no room, {share_of_time('queue_kv_cache')}.",
+        f": requests wait because the KV cache has no room, {share_of_time('queue_kv_cache')}.",
         facts=("kv", "wait", "preemptions", "waiting", "running"), cause=known("queue_kv_cache"),
     )  # fmt: skip
 
@@ -324,12 +324,12 @@ _CAUSES = RuleFile(
     f"Causes that have an alert of their own. {_COMMON}",
     (
         *_standstill(
-            "EngineStalled", "engine_stalled", "all", "An engine stands still with requests in hand.",
-            "stands still", ("waiting", "running"),
+            "EngineStalled", "engine_stalled", "all", "An engine has stalled with requests in flight.",
+            "has stalled", ("waiting", "running"),
         ),
         *_standstill(
-            "AdmissionStalled", "admission_stalled", "ttft", "An engine works but admits nobody.",
-            "admits nobody", ("kv", "waiting", "running"),
+            "AdmissionStalled", "admission_stalled", "ttft", "An engine generates tokens but admits no new request.",
+            "admits no new request", ("kv", "waiting", "running"),
         ),
         _kv(
             "critical", "The KV cache is exhausted, and requests wait beyond the critical limit.",
@@ -344,7 +344,7 @@ _CAUSES = RuleFile(
         ),
         Alert(
             "PreemptionStorm", "warning", "cause", "itl",
-            "Requests evict one another from the KV cache, and streams stall.",
+            "Requests preempt each other for KV cache, and streams stall.",
             "# Three in five minutes; and a proven cause, since a preemption that nobody feels is how vLLM works.\n"
             f"{windowed('preemptions_per_second')} >= 0.01\nand\n"
             f"{verdict('decode_preemption', series='diagnosis_score')} >= 0.5",
@@ -353,14 +353,14 @@ _CAUSES = RuleFile(
         ),
         Alert(
             "FrontendSlow", "warning", "cause", "ttft",
-            "The API server, not the engine, is what users wait for.",
+            "Users wait for the API server, not for the engine.",
             f"{verdict('frontend')} == 1\nand\n{windowed('ttft_observations')} >= 10",
-            f": the front end leads, {share_of_time('frontend')}.",
+            f": the front end is the largest part of TTFT, {share_of_time('frontend')}.",
             facts=("frontend", "running"), cause=known("frontend"),
         ),
         Alert(
             "DecodeSlow", "warning", "cause", "itl",
-            "An engine is slower than its own past at the same load.",
+            "An engine decodes slower than before at the same load.",
             "# Not a pace, but a pace that batch and context do not explain: longer contexts are slower and healthy.\n"
             f"{verdict('decode_slow')} == 1\nand\n{windowed('itl_observations')} >= 100",
             f": decode is slower than before at the same batch and context, {share_of_time('decode_slow')}.",
@@ -368,22 +368,22 @@ _CAUSES = RuleFile(
         ),
         Alert(
             "ReplicaOutlier", "warning", "cause", "fleet",
-            "One replica is far slower than its peers at equal traffic.",
+            "One replica is much slower than its peers at equal traffic.",
             f"{verdict('replica_outlier', series='model_diagnosis')} == 1\nand\n{windowed('model_ttft_observations')} >= 10",
-            f"{{{{ $labels.model_name }}}}: one replica is far from its peers, {_of_peers('replica_outlier')}.",
+            f"{{{{ $labels.model_name }}}}: one replica is much slower than its peers, {_of_peers('replica_outlier')}.",
             of_engine=False,
             cause=(
-                *_most("itl_mean_seconds", "Slowest between tokens", "humanizeDuration"),
-                *_most("ttft_mean_seconds", "Slowest to a first token", "humanizeDuration"),
+                *_most("itl_mean_seconds", "Slowest ITL", "humanizeDuration"),
+                *_most("ttft_mean_seconds", "Slowest TTFT", "humanizeDuration"),
                 *known("replica_outlier"),
             ),
         ),
         Alert(
             "LoadImbalance", "warning", "cause", "fleet",
-            "Requests wait on one replica while another has room.",
+            "Requests wait on one replica while another has capacity.",
             f"{verdict('load_imbalance', series='model_diagnosis')} == 1\nand\n"
             f"{gauge('model_waiting_requests', gone='', over='max_over_time')} >= 2",
-            "{{ $labels.model_name }}: requests wait on some replicas while others have room,"
+            "{{ $labels.model_name }}: requests wait on some replicas while others have capacity,"
             f" {_of_peers('load_imbalance')}.",
             of_engine=False,
             cause=(
@@ -413,11 +413,11 @@ def _leaving(severity: Literal["critical", "warning"], share: str, shown: str, c
     left = windowed("gave_up_before_first_token_ratio")
     return Alert(
         "ClientsGivingUp", severity, "symptom", "ttft",
-        f"More than {shown} of the clients leave before the first token.",
+        f"More than {shown} of the clients disconnect before the first token.",
         f"# Both a share and a count (300 s are the window).\n{left} > {share}\nand\n"
         f"{left} * {windowed('arrivals_per_second')} * 300 >= {count}",
-        f": {_PERCENT} of the clients left before the first token, over 5 minutes. The latencies shown are of those who"
-        " stayed.",
+        f": {_PERCENT} of the clients disconnected before the first token, over 5 minutes. The latencies shown are those of"
+        " the clients that stayed.",
         lasts=lasts, facts=("wait", "kv", "waiting", "running"), cause=LEADING,
     )  # fmt: skip
 
@@ -483,9 +483,9 @@ _FLEET = RuleFile(
             lasts="10m",
         ),
         _of_target(
-            "TargetFlapping", "A target comes and goes.",
+            "TargetFlapping", "A target is flapping.",
             "max without (instance, job) (changes(phasewatch_target_up[15m])) >= 6",
-            f"Target {{{{ $labels.target }}}} went or came back {_COUNT} times in 15 minutes.",
+            f"Target {{{{ $labels.target }}}} went down or came back {_COUNT} times in 15 minutes.",
             lasts="1m", keeps="10m",
         ),
         _of_target(
@@ -496,7 +496,7 @@ _FLEET = RuleFile(
             lasts="10m",
         ),
         _of_target(
-            "SignalsLost", "A target's page has lost signals that it had.",
+            "SignalsLost", "A target's /metrics has lost signals that it had.",
             "# More missing than at the best moment of the last day; only of engines that serve, since some signals come"
             " with traffic.\n(\n"
             "  min without (instance, job) (min_over_time(phasewatch_target_missing_signals[10m]))\n  -\n"
@@ -507,7 +507,7 @@ _FLEET = RuleFile(
             lasts="15m", keeps="15m",
         ),
         _of_target(
-            "RestartLoop", "An engine restarts again and again.",
+            "RestartLoop", "An engine restarts repeatedly.",
             "# increase() stretches what it saw to the whole range: 2.5 are three restarts.\n"
             "max without (instance, job) (increase(phasewatch_target_restarts_total[30m])) > 2.5",
             f"Target {{{{ $labels.target }}}} restarted {_COUNT} times in 30 minutes.",
@@ -519,24 +519,24 @@ _FLEET = RuleFile(
 # --- phasewatch itself -------------------------------------------------------------------------------------------
 
 _SELF = RuleFile(
-    f"phasewatch itself, and the way of alerts. {_COMMON}",
+    f"phasewatch itself, and the alerting pipeline's heartbeat. {_COMMON}",
     (
         Alert(
             "Down", "critical", "cause", "phasewatch",
-            "phasewatch is gone: no alert about the fleet can fire.",
+            "phasewatch is down: no alert about the fleet can fire.",
             "# By its own heartbeat, whatever the scrape job is called.\nabsent(last_over_time(phasewatch_build_info[2m]))",
             "No phasewatch has been scraped for over 2 minutes: it is down, or Prometheus does not reach it.",
             lasts="1m", keeps="", of_engine=False,
         ),
         Alert(
             "NotEvaluating", "critical", "cause", "phasewatch",
-            "phasewatch answers but no longer evaluates the fleet.",
+            "phasewatch is up but no longer evaluates the fleet.",
             "time() - max(last_over_time(phasewatch_last_evaluation_timestamp_seconds[2m])) > 120\nor\n(\n"
             "  max(last_over_time(phasewatch_build_info[2m]))\n  unless on ()\n"
             "  max(last_over_time(phasewatch_last_evaluation_timestamp_seconds[2m]))\n)",
             'Last evaluation:{{ with query "time() - max(last_over_time(phasewatch_last_evaluation_timestamp_seconds'
             '[2m]))" }} {{ (first .).Value | humanizeDuration }} ago{{ else }} none since phasewatch started{{ end }}.'
-            " What it shows is old.",
+            " Its figures are stale.",
             lasts="2m", keeps="2m", of_engine=False,
         ),
         Alert(
@@ -548,9 +548,9 @@ _SELF = RuleFile(
         ),
         Alert(
             "Watchdog", "none", "heartbeat", "phasewatch",
-            "The way of alerts works.",
-            "# Always fires, so that its absence shows that the way from Prometheus to you is broken.\nvector(1)",
-            "Fires always. Something outside must miss it when it ends.",
+            "Alerting pipeline heartbeat.",
+            "# Always fires, so that its absence shows that the pipeline from Prometheus to you is broken.\nvector(1)",
+            "Always fires. An external dead-man's switch must alert when this stops.",
             lasts="", keeps="", of_engine=False,
         ),
     ),

@@ -1,4 +1,4 @@
-"""A service that stands still, served for real: the tests put in the Fleet they want to see."""
+"""A service that has stalled, served for real: the tests put in the Fleet they want to see."""
 
 import os
 import threading
