@@ -84,7 +84,7 @@ LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --uni
 lock: .venv/.dev ## rewrite requirements/ from pyproject.toml; LOCK_ARGS=--upgrade takes newer releases
 	$(LOCK) pyproject.toml -o requirements/runtime.txt
 	$(LOCK) --group build -o requirements/build.txt
-	$(LOCK) pyproject.toml --group dev -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt
+	$(LOCK) pyproject.toml --extra rules --group dev -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt
 
 clean: ## remove everything that make made
 	rm -rf .venv .cache dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -169,6 +169,9 @@ def test_the_lock_files_hold_what_pyproject_asks_for_and_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     runtime, build, dev = _pins("runtime"), _pins("build"), _pins("dev")
     assert _names(project["project"]["dependencies"]) - set(runtime) == set(), "make lock"
+    for extra in project["project"]["optional-dependencies"].values():
+        assert _names(extra) & set(runtime) == set(), "an extra is not what everybody needs"
+        assert _names(extra) - set(dev) == set(), "make lock"
     assert _names(project["dependency-groups"]["build"]) - set(build) == set(), "make lock"
     assert _names(project["dependency-groups"]["dev"]) - set(dev) == set(), "make lock"
     assert runtime | build | dev == dev | runtime | build == dev, "one version of each everywhere: make lock"

@@ -1,17 +1,16 @@
 """`phasewatch check-rules`."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import requests
+import typer
 
 import phasewatch
 from phasewatch.commands import EXIT_UNHEALTHY, CommandError
 from phasewatch.commands.common import note, target_of
-from phasewatch.rulecheck.check import check
-from phasewatch.rulecheck.expression import ERROR
 from phasewatch.rulecheck.series import NEWEST, OLDEST, Known
 from phasewatch.service.yamlfile import FileError
 from phasewatch.shipped import RULES
@@ -25,23 +24,50 @@ _NAMES_PATH = "/api/v1/label/__name__/values"
 _CONNECT_SECONDS, _READ_SECONDS = 5.0, 30.0
 
 
-def run(paths: Sequence[Path], against: Sequence[str], versions: Sequence[str]) -> int:
-    """Findings go to stdout, one a line, a summary to stderr. Returns the exit code."""
-    for version in versions:
+def command(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILES]...", help="Prometheus rule files.", show_default="the rules of phasewatch"),
+    ] = None,
+    against: Annotated[
+        list[str],
+        typer.Option(
+            metavar="URL",
+            help="A running server whose names count too: a /metrics, or a Prometheus' /api/v1/label/__name__/values.",
+        ),
+    ] = [],  # noqa: B006
+    vllm: Annotated[
+        list[str],
+        typer.Option(metavar="VERSION", help="vLLM version in use; may be given several times.", show_default="newest"),
+    ] = [],  # noqa: B006
+) -> None:
+    """Names by vLLM version, and ratios compared with percentages. Run pint and promtool beside it for all else.
+
+    Needs promql-parser: pip install 'phasewatch[rules]'.
+
+    Exit code 0: nothing wrong (there may be warnings). 1: errors. 2: wrong usage, or a file could not be read."""
+    try:
+        from phasewatch.rulecheck.check import check
+        from phasewatch.rulecheck.expression import ERROR
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"check-rules needs {error.name}; install it with: pip install 'phasewatch[rules]'"
+        ) from None
+    for version in vllm:
         if not _VERSION.fullmatch(version):
-            raise CommandError(f"--vllm {version}: is no version of vLLM; write it as {NEWEST} or 0.32")
-    files = list(paths) or _own_rules()
+            raise CommandError(f"--vllm {version}: invalid version; use {NEWEST} or 0.32")
+    paths = files or _own_rules()
     live = {name for url in against for name in live_names(url)}
     try:
-        findings = check(files, Known(versions or (NEWEST,), live))
+        findings = check(paths, Known(vllm or (NEWEST,), live))
     except FileError as error:
         raise CommandError(*error.lines) from None
     for finding in findings:
         print(finding)
     errors = sum(finding.severity == ERROR for finding in findings)
-    asked = ", ".join(versions) or f"{NEWEST} (names are known from {OLDEST} on)"
-    note(f"{len(files)} file(s), vLLM {asked}: {errors} error(s), {len(findings) - errors} warning(s)")
-    return EXIT_UNHEALTHY if errors else 0
+    asked = ", ".join(vllm) or f"{NEWEST} (names are known from {OLDEST} on)"
+    note(f"{len(paths)} file(s), vLLM {asked}: {errors} error(s), {len(findings) - errors} warning(s)")
+    raise typer.Exit(EXIT_UNHEALTHY if errors else 0)
 
 
 def _own_rules() -> list[Path]:

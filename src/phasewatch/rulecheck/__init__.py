@@ -1,1 +1,1 @@
-"""`phasewatch check-rules`: which Prometheus rules about vLLM or phasewatch can never fire, and why."""
+"""`phasewatch check-rules`: metrics that a vLLM version does not have, and missed units."""

@@ -1,22 +1,16 @@
 """What is known of a series by its name: phasewatch's own, vLLM's by version, Prometheus' own, and live ones."""
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from math import inf
 
 from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import CONFIDENCES, SEVERITIES, STATES
 from phasewatch.core.pages.catalog import PREFIXES
 from phasewatch.core.report.families import ENGINE_TABLES, MODEL_PREFIX, MODEL_TABLES, OTHER_TABLES, PREFIX
-from phasewatch.core.report.measure_table import WINDOW_ROWS
-from phasewatch.core.report.status_table import LIMIT_ROWS, TARGET_ROWS
 from phasewatch.service.yamlfile import nearest
 
-# Every scrape adds them.
-SCRAPED = frozenset({"instance", "job"})
 OLDEST, NEWEST = "0.8.5", "0.33.0"
 _SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "gauge": ("",),
@@ -27,8 +21,8 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {
 _PROMETHEUS = frozenset({
     "up", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling",
     "scrape_series_added", "scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_size_bytes",
+    "ALERTS", "ALERTS_FOR_STATE",
 })  # fmt: skip
-_ALERTS = frozenset({"ALERTS", "ALERTS_FOR_STATE"})
 # Closed sets of label values on phasewatch's series.
 _VALUES: Mapping[str, frozenset[str]] = {
     "verdict": frozenset(VERDICTS),
@@ -37,30 +31,22 @@ _VALUES: Mapping[str, frozenset[str]] = {
     "severity": frozenset(SEVERITIES),
     "phase": frozenset({"queue", "prefill", "decode", "frontend"}),
 }
-_OWN_LABELS = frozenset({"target", "model_name", "engine", "window", "le"}).union(
-    *(row.labels for row in (*ENGINE_TABLES, *MODEL_TABLES, *OTHER_TABLES))
-)
-_FLAGS = re.compile(r"diagnosis(_confidence)?|engine_state|objective_missed\w*|target_up|expected_wait_censored")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """kind: gauge, counter, bucket or "" (not known). problem: why it does not exist, and what to use; "" if it does.
+    """problem: why it does not exist, and what to use; "" if it does. other_version: it does in a vLLM not asked for.
 
-    other_version: it exists in a vLLM that was not asked for. condition: what a server needs to have it.
-    sure, never: labels it always and never carries. values: closed sets of label values. low, high: what it can be.
+    foreign: nothing is known of it. condition: what a server needs to have it. values: closed sets of label values.
+    ratio: whether its values lie from 0 to 1.
     """
 
-    kind: str = ""
     problem: str = ""
     other_version: bool = False
-    condition: str = ""
     foreign: bool = False
-    sure: frozenset[str] = frozenset()
-    never: frozenset[str] = frozenset()
+    condition: str = ""
     values: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
-    low: float = -inf
-    high: float = inf
+    ratio: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +57,6 @@ class Family:
     kind: str
     since: str
     last: str
-    labels: frozenset[str]
     condition: str
     instead: str
 
@@ -111,32 +96,19 @@ def vllm_families() -> tuple[Family, ...]:
     text = (files("phasewatch") / "vllm_names.tsv").read_text()
     rows = [line.split("\t") for line in text.splitlines() if line and not line.startswith("#")]
     return tuple(
-        Family(name, kind, since, last, frozenset(filter(None, labels.split(","))), condition, instead)
-        for name, kind, since, last, labels, condition, instead in rows
+        Family(name, kind, since, last, condition, instead) for name, kind, since, last, condition, instead in rows
     )
 
 
 @cache
 def phasewatch_series() -> Mapping[str, Series]:
-    """Every series phasewatch can export. Its targets may bring further labels, but not ones that are its own."""
-    windowed = {row.name for row in WINDOW_ROWS}
+    """Every series phasewatch can export."""
     found: dict[str, Series] = {}
-    for prefix, table, own in (
-        (PREFIX, ENGINE_TABLES, {"target", "model_name", "engine"}),
-        (MODEL_PREFIX, MODEL_TABLES, {"model_name"}),
-        (PREFIX, OTHER_TABLES, set()),
-    ):
+    for prefix, table in ((PREFIX, ENGINE_TABLES), (MODEL_PREFIX, MODEL_TABLES), (PREFIX, OTHER_TABLES)):
         for row in table:
-            of_table = {"target"} if row in TARGET_ROWS else {"model_name"} if row in LIMIT_ROWS else own
-            labels = frozenset(of_table) | set(row.labels) | ({"window"} if row.name in windowed else set())
-            share = row.name.endswith("_ratio") or _FLAGS.fullmatch(row.name)
             found[f"{prefix}{row.name}"] = Series(
-                "counter" if row.name.endswith("_total") else "gauge",
-                sure=labels | SCRAPED,
-                never=_OWN_LABELS - labels,
                 values={label: values for label, values in _VALUES.items() if label in row.labels},
-                low=0.0,
-                high=1.0 if share else inf,
+                ratio=row.name.endswith("_ratio"),
             )
     return found
 
@@ -153,7 +125,7 @@ class Known:
     def names(self) -> set[str]:
         """All that exist, for a selector by a regular expression of names."""
         vllm = {n for n, f in self._by_name.items() if any(f.within(version) for version in self.versions)}
-        return vllm | set(phasewatch_series()) | _PROMETHEUS | _ALERTS | self.live
+        return vllm | set(phasewatch_series()) | _PROMETHEUS | self.live
 
     def of(self, name: str) -> Series:
         if (own := phasewatch_series().get(name)) is not None:
@@ -161,11 +133,9 @@ class Known:
         plain = next((f"vllm:{name.removeprefix(p)}" for p in PREFIXES if name.startswith(p)), name)
         family = self._by_name.get(plain)
         if family is not None and (name == plain or name.startswith(("ray_", "kserve_"))):
-            return self._vllm(name, plain, family)
+            return self._vllm(name, family)
         if name in self.live or name in _PROMETHEUS:
-            return Series(sure=SCRAPED)
-        if name in _ALERTS:
-            return Series("gauge", sure=frozenset({"alertname"}), low=0.0)
+            return Series()
         if name.startswith(PREFIX):
             return Series(problem=f"phasewatch exports no {name}; {nearest(name, phasewatch_series())}")
         if problem := self._misspelt(name, plain):
@@ -174,33 +144,16 @@ class Known:
             return Series(
                 problem=f"{name} is recorded by no rule of these files; check them together with the file that does"
             )
-        return Series(foreign=True, sure=SCRAPED)
+        return Series(foreign=True)
 
-    def _vllm(self, name: str, plain: str, family: Family) -> Series:
-        if name in self.live:
-            return self._facts(name, plain, family)
+    def _vllm(self, name: str, family: Family) -> Series:
+        known = Series(condition=family.condition, ratio=family.name.endswith("usage_perc"))
         lacking = [version for version in self.versions if not family.within(version)]
-        if len(lacking) == len(self.versions):
-            return Series(
-                problem=f"{family.name} {family.span}, and the vLLM asked for is {', '.join(lacking)}"
-                + (f"; {family.instead}" if family.instead else "; choose another with --vllm, or leave the rule out"),
-                other_version=True,
-            )  # fmt: skip
-        return self._facts(name, plain, family)
-
-    def _facts(self, name: str, plain: str, family: Family) -> Series:
-        bucket = plain.endswith("_bucket") and family.kind == "histogram"
-        cumulative = family.kind != "gauge" and plain != family.created
-        labels = family.labels if name == plain else frozenset()
-        fraction = plain.endswith("usage_perc")
-        return Series(
-            "bucket" if bucket else "counter" if cumulative else "gauge",
-            condition=family.condition,
-            sure=SCRAPED | labels | ({"le"} if bucket else set()),
-            never=frozenset() if bucket else frozenset({"le"}),
-            low=0.0,
-            high=1.0 if fraction else inf,
-        )
+        if len(lacking) < len(self.versions) or name in self.live:
+            return known
+        instead = family.instead or "choose another with --vllm, or leave the rule out"
+        problem = f"{family.name} {family.span}, and the vLLM asked for is {', '.join(lacking)}; {instead}"
+        return replace(known, problem=problem, other_version=True)
 
     def _misspelt(self, name: str, plain: str) -> str:
         """Why a name that looks like vLLM's is none, or ""."""
