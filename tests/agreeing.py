@@ -13,8 +13,7 @@ from rich.console import Console
 
 from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import CONFIDENCES, STATES, EngineReport, Fleet
-from phasewatch.outputs import lines as show
-from phasewatch.outputs import terminal as show_fleet
+from phasewatch.outputs import terminal
 from support import ROOT
 
 # (name without prefix, labels) -> value, as exported.series and a real Prometheus have them
@@ -251,7 +250,7 @@ _WHEN = {"now": "now", "restart": "with a restart", "capacity": "more capacity"}
 def table(fleet: Fleet) -> str:
     """What `diagnose` prints, on a terminal wide enough for any line."""
     out = io.StringIO()
-    Console(file=out, width=1000, highlight=False, markup=False, emoji=False).print(show_fleet.fleet(fleet))
+    Console(file=out, width=1000, highlight=False, markup=False, emoji=False).print(terminal.fleet(fleet))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -267,7 +266,7 @@ def same_words(fleet: Fleet, document: Mapping[str, Any]) -> set[str]:
         block = table(replace(fleet, engines=(report,), targets=(), models=()))
         _same_block(block, row, report)
         name = row["verdict"] or row["state"]
-        line = rf"^{re.escape(show.name(report))}  +{name}\b"
+        line = rf"^{re.escape(terminal.name(report))}  +{name}\b"
         assert len(fleet.engines) == 1 or re.search(line, whole, re.MULTILINE), f"{name}: not in\n{whole}"
         if row["verdict"]:
             seen.add(row["verdict"])
@@ -289,7 +288,7 @@ def _same_block(block: str, row: Mapping[str, Any], report: EngineReport) -> Non
     assert match, block
     assert match[1] == row["verdict"].upper(), block
     assert match[2] == (None if row["verdict"] == "healthy" else row["confidence"]), block
-    assert match[3] == (None if row["since"] is None else show.when(report.since)), block
+    assert match[3] == (None if row["since"] is None else terminal.when(report.since)), block
     first = next((cause["remedies"][0] for cause in row["causes"][:1] if cause["remedies"]), None)
     shown = _FIRST.search(block)
     assert (shown is None) == (first is None), block

@@ -15,7 +15,7 @@ from phasewatch import cli
 from support import ROOT
 
 DOCS = ("reading.md", "reading.ja.md")
-# 39.2 %, 2.14 s, 50-75 ms: figures with a unit. What has none (2 cores, p99) is no measurement.
+# 39 %, 2.14 s, 50-75 ms: figures with a unit. What has none (2 cores, p99) is no measurement.
 FIGURE = re.compile(r"(?<![\w.,-])(?:\d[\d.,]*-)?(\d[\d.,]*) ?(ms|s|%|tok/s)(?![\w/])")
 CONSOLE = re.compile(r"```console\n\$ (phasewatch [^\n]+)\n(.*?)```", re.DOTALL)
 

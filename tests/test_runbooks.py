@@ -104,7 +104,7 @@ def flags_of(text: str) -> set[str]:
 @cache
 def commands() -> Mapping[str, click.Command]:
     group = typer.main.get_command(app)
-    return group.commands  # type: ignore[attr-defined, no-any-return]
+    return dict(group.commands)  # type: ignore[attr-defined]
 
 
 def removed_flags() -> set[str]:

@@ -25,7 +25,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("phasewatch.rulecheck",),
     ("phasewatch.outputs",),
     ("phasewatch.commands",),
-    ("phasewatch.options", "phasewatch.cli_look", "phasewatch.cli_serve"),
     ("phasewatch.cli", "phasewatch.__main__"),
 )
 

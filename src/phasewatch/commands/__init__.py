@@ -1,4 +1,4 @@
-"""What the commands of the command line do; cli.py only declares their options."""
+"""One file a command: its options, their help, and what it does, as the function `command`. cli.COMMANDS lists them."""
 
 EXIT_UNHEALTHY = 1
 EXIT_USAGE = 2

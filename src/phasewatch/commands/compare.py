@@ -1,67 +1,69 @@
 """`phasewatch compare`: two recordings or diagnosis documents -> did the change help, and was the load alike."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from rich.table import Table
-from rich.text import Text
+import typer
 
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
-from phasewatch.commands.common import console, note, recording_of
+from phasewatch.commands.common import note, recording_of
+from phasewatch.commands.options import EstimatorOption, one_of, positive
 from phasewatch.core.fleet import ModelKey
 from phasewatch.core.measures.numbers import arrivals_per_second, numbers
-from phasewatch.core.measures.window import fleet_window, since, window
-from phasewatch.core.model import Estimate, Numbers, Snapshot, Window
+from phasewatch.core.measures.window import fleet_window, since
+from phasewatch.core.measures.window import window as window_of
+from phasewatch.core.model import Numbers, Snapshot, Window
 from phasewatch.core.pages.exposition import ExpositionError, PageReader
-from phasewatch.core.report.compare import Change, Comparison, LoadRow, Row, compare, settled
+from phasewatch.core.report.compare import compare, settled
 from phasewatch.core.settings import Estimator, Thresholds
-from phasewatch.outputs import lines as show
+from phasewatch.outputs.comparison import Compared, Side, named
+from phasewatch.outputs.formats import FORMATS
 from phasewatch.sources.documents import DocumentError, ModelNumbers, read_document
 from phasewatch.sources.recording import Recording, TargetRecording
 from phasewatch.sources.replaying import span
 
-SCHEMA = "phasewatch/compare/v1"
+PRINTS = {name: row.compared for name, row in FORMATS.items() if row.compared is not None}
 EXIT_NOT_COMPARABLE = 1
 _UNIX = 1e8  # nobody types Unix time: on a recording that has it, small numbers count from its start
-_STYLES = {"better": "green", "worse": "red", "mixed": "yellow", "not comparable": "yellow"}
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What one of the two sources says, by model."""
+def command(
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A recording, or a diagnosis document (JSON file).")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="The same after the change.")],
+    window: Annotated[
+        float | None,
+        typer.Option(
+            parser=positive,
+            metavar="DURATION",
+            help="Compare only this long before the moment (or the end) of each recording.",
+            show_default="all but the warm-up",
+        ),
+    ] = None,
+    before_at: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Moment of BEFORE at which to stop reading.", show_default="its end"),
+    ] = None,
+    after_at: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Moment of AFTER at which to stop reading.", show_default="its end"),
+    ] = None,
+    format: Annotated[str, typer.Option(help="Output.", **one_of(*PRINTS))] = "table",
+    estimator: EstimatorOption = "sums",
+) -> None:
+    """Both may be one recording, with a moment for each.
 
-    source: str
-    models: Mapping[ModelKey, ModelNumbers]
-
-
-def run(
-    before: str,
-    after: str,
-    *,
-    length: float | None,
-    before_at: float | None,
-    after_at: float | None,
-    as_json: bool,
-    estimator: Estimator,
-) -> int:
-    """Prints the comparison. 0: every model could be compared; 1: one could not."""
+    Exit code 0: compared, whatever came out. 1: not comparable. 2: wrong usage. 3: nothing could be read.
+    """
     thresholds = Thresholds()
-    old = _side(before, length, before_at, "--before-at", thresholds, estimator)
-    new = _side(after, length, after_at, "--after-at", thresholds, estimator)
+    old = _side(before, window, before_at, "--before-at", thresholds, estimator)
+    new = _side(after, window, after_at, "--after-at", thresholds, estimator)
     pairs = _pairs(old, new)
     found = [(keys, compare(old.models[keys[0]].numbers, new.models[keys[1]].numbers, thresholds)) for keys in pairs]
-    if as_json:
-        print(json.dumps(_document(old, new, found), allow_nan=False))
-    else:
-        _show(old, new, found)
-    return EXIT_NOT_COMPARABLE if any(one.conclusion == "not comparable" for _, one in found) else 0
-
-
-Found = Sequence[tuple[tuple[ModelKey, ModelKey], Comparison]]
+    PRINTS[format](Compared(old, new, found), sys.stdout)
+    raise typer.Exit(EXIT_NOT_COMPARABLE if any(one.conclusion == "not comparable" for _, one in found) else 0)
 
 
 # --- the two sides ------------------------------------------------------------------------------------------------
@@ -105,15 +107,15 @@ def _of_recording(
         engines, failed = _pages(target, until)
         unread += failed
         for (model_name, _), pages in sorted(engines.items()):
-            one = window(since(settled(pages, thresholds), begin))
+            one = window_of(since(settled(pages, thresholds), begin))
             if one is not None:
                 windows.setdefault((model_name, None), []).append(one)
     if unread:
-        note(f"{text}: {unread} pages could not be read and are left out")
+        note(f"{text}: {unread} scrapes could not be read and are left out")
     if not windows:
         raise CommandError(
             f"{text}: nothing to compare between second {max(begin, first):g} and {until:g}: an engine's first"
-            f" {thresholds.warm_seconds:g} s and {thresholds.warm_pages} pages are its warm-up",
+            f" {thresholds.warm_seconds:g} s and {thresholds.warm_pages} scrapes are its warm-up",
             code=EXIT_NOTHING_READ,
         )
     return {key: ModelNumbers(_merged(parts, thresholds, estimator), len(parts)) for key, parts in windows.items()}
@@ -155,123 +157,11 @@ def _pairs(before: Side, after: Side) -> Sequence[tuple[ModelKey, ModelKey]]:
     pairs = [(key, key) for key in before.models if key in after.models]
     left = [[key for key in one.models if (key, key) not in pairs] for one in (before, after)]
     if len(left[0]) == len(left[1]) == 1:
-        note(f"comparing {_name(left[0][0])} with {_name(left[1][0])}: the only model on each side that is left")
+        note(f"comparing {named(left[0][0])} with {named(left[1][0])}: the only model on each side that is left")
         return [*pairs, (left[0][0], left[1][0])]
     for side, keys in zip((before, after), left, strict=True):
         for key in keys:
-            note(f"{side.source}: {_name(key)} is only on this side")
+            note(f"{side.source}: {named(key)} is only on this side")
     if not pairs:
         raise CommandError(f"{before.source} and {after.source} have no model in common", code=EXIT_NOT_COMPARABLE)
     return pairs
-
-
-def _name(key: ModelKey) -> str:
-    return f"{key[0] or 'unnamed model'}{f' ({key[1]})' if key[1] else ''}"
-
-
-# --- output -------------------------------------------------------------------------------------------------------
-
-
-def _document(before: Side, after: Side, found: Found) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "models": [
-            {
-                "before": _about(before, keys[0]),
-                "after": _about(after, keys[1]),
-                **asdict(comparison),
-            }
-            for keys, comparison in found
-        ],
-    }
-
-
-def _about(side: Side, key: ModelKey) -> dict[str, Any]:
-    one = side.models[key]
-    return {
-        "source": side.source,
-        "model_name": key[0],
-        "role": key[1],
-        "engines": one.engines,
-        "window_seconds": one.numbers.window_seconds,
-    }
-
-
-def _show(before: Side, after: Side, found: Found) -> None:
-    out = console(sys.stdout)
-    for index, (keys, comparison) in enumerate(found):
-        if index:
-            out.print()
-        out.print(Text(show.safe(comparison.sentence), style=_STYLES.get(comparison.conclusion, "bold")))
-        for label, side, key in (("before", before, keys[0]), ("after", after, keys[1])):
-            one = side.models[key]
-            engines = f"{one.engines} engine{'' if one.engines == 1 else 's'}"
-            seconds = show.seconds(one.numbers.window_seconds)
-            out.print(Text(show.safe(f"{label:<6}  {side.source}  {_name(key)}, {engines}, {seconds}"), style="dim"))
-        out.print()
-        out.print(_table(comparison))
-
-
-def _table(comparison: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    for column in ("", "before", "after", "change", ""):
-        table.add_column(column, no_wrap=True)
-    for load in comparison.load:
-        table.add_row(_LABELS[load.name], *_load_cells(load))
-    for row in comparison.rows:
-        if row.before is not None or row.after is not None:
-            word = Text(row.outcome or "", style=_STYLES.get(row.outcome or "", ""))
-            table.add_row(_label(row.name), _cell(row, row.before), _cell(row, row.after), _change(row.change), word)
-    return table
-
-
-_UNITS = {"per_second": "/s", "tokens": " tokens", "tokens_per_second": " tok/s"}
-_ALIKE = {True: "alike", False: "unlike", None: "unknown"}
-_LABELS = {
-    "arrivals": "arrivals",
-    "prompt_length": "prompts",
-    "output_length": "answers",
-    "ttft": "TTFT",
-    "itl": "ITL",
-    "tpot": "TPOT",
-    "queue_mean": "queue",
-    "prefill_mean": "prefill",
-    "decode_mean": "decode",
-    "frontend_mean": "front end",
-    "generation_speed": "generated",
-    "gave_up": "gave up",
-}
-
-
-def _label(name: str) -> str:
-    head, _, tail = name.partition("_")
-    return _LABELS.get(name) or f"{_LABELS.get(head, head)} {tail}".strip()
-
-
-def _load_cells(row: LoadRow) -> tuple[str, str, str, str]:
-    unit = _UNITS[row.unit]
-    old, new = (show.UNKNOWN if one is None else f"{show.number(one)}{unit}" for one in (row.before, row.after))
-    change = show.UNKNOWN if not row.before or row.after is None else f"{_signed(row.after / row.before - 1)} %"
-    return old, new, change, _ALIKE[row.alike]
-
-
-def _cell(row: Row, value: Estimate | None) -> str:
-    if value is None:
-        return show.UNKNOWN
-    if row.unit == "seconds":
-        # What chance may do to a mean shows in the change; the mean itself is exact.
-        return show.seconds(value.value) if row.name.endswith("_mean") else show.estimate(value)
-    return show.ratio(value.value) if row.unit == "ratio" else f"{show.number(value.value)}{_UNITS[row.unit]}"
-
-
-def _change(change: Change | None) -> str:
-    if change is None:
-        return show.UNKNOWN
-    if change.low == change.high:
-        return f"{_signed(change.ratio)} %"
-    high = "?" if change.high is None else _signed(change.high)
-    return f"{_signed(change.ratio)} % ({_signed(change.low)} to {high})"
-
-
-def _signed(ratio: float) -> str:
-    return f"{100 * ratio:+.0f}"

@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
+import typer
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from phasewatch.commands import CommandError
-from phasewatch.commands.common import console, listen_address, note
-from phasewatch.commands.replay import wait
+from phasewatch.commands.common import listen_address, note, wait
+from phasewatch.commands.options import positive
 from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.core.report.document import engine_order
-from phasewatch.outputs import lines as show
+from phasewatch.outputs import terminal
 from phasewatch.outputs.replay_server import ReplayError, ReplayServer
 from phasewatch.outputs.web.server import ListenError, Server
 from phasewatch.service.config_sections import Config
@@ -33,7 +35,40 @@ INTERVAL = "2s"
 _LOOK_SECONDS = 0.25
 
 
-def run(duration: float | None, listen: str | None) -> None:
+def command(
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            "--for", parser=positive, metavar="DURATION", help="Stop after this time.", show_default="at Ctrl-C"
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--web.listen-address",
+            metavar="HOST:PORT",
+            help="Where phasewatch's web page is served.",
+            show_default=f"127.0.0.1:{USUAL_PORT}, or any free port",
+        ),
+    ] = None,
+    fleet_only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Only serve the replicas: the first here, the others on the next ports; for a phasewatch elsewhere.",
+        ),
+    ] = None,
+) -> None:
+    """Needs no server, no GPU and no configuration. The incident begins after about a minute."""
+    if fleet_only is None:
+        _watched(duration, listen)
+    elif listen is None:
+        _fleet(duration, fleet_only)
+    else:
+        raise typer.BadParameter("--web.listen-address has no meaning with --fleet-only: no phasewatch is run")
+
+
+def _watched(duration: float | None, listen: str | None) -> None:
     """Until Ctrl-C or for `duration` seconds. A table that changes in place on a terminal, else a line a change."""
     with TemporaryDirectory(prefix="phasewatch-demo-") as folder:
         recording = demo_recording(Path(folder))
@@ -46,7 +81,7 @@ def run(duration: float | None, listen: str | None) -> None:
             try:
                 for name, url in replicas.urls.items():
                     note(f"{name} is served on {url}")
-                print(f"phasewatch is on {server.url} (page), {server.url}/metrics (gauges)", flush=True)
+                print(f"phasewatch is on {server.url} (web page), {server.url}/metrics (gauges)", flush=True)
                 end = None if duration is None else time.monotonic() + duration
                 (_table if sys.stdout.isatty() else _lines)(service, server.url, end)
             except KeyboardInterrupt:
@@ -57,7 +92,7 @@ def run(duration: float | None, listen: str | None) -> None:
     note("stopped")
 
 
-def run_fleet(duration: float | None, listen: str) -> None:
+def _fleet(duration: float | None, listen: str) -> None:
     """Only the replicas, for a phasewatch elsewhere: the first at `listen`, the others on the next ports."""
     with TemporaryDirectory(prefix="phasewatch-demo-") as folder:
         try:
@@ -121,13 +156,13 @@ def _engines(fleet: Fleet) -> list[EngineReport]:
 
 
 def _table(service: Service, url: str, end: float | None) -> None:
-    shown = console(sys.stdout)
+    shown = terminal.console(sys.stdout)
     with Live(console=shown, auto_refresh=False) as live:
         for fleet in _rounds(service, end):
-            sick = [e for e in _engines(fleet) if show.needs_a_look(e)]
-            told = [Text(f"\n{show.name(e)}: {e.summary}\n  do first: {_first_remedy(e)}") for e in sick]
+            sick = [e for e in _engines(fleet) if terminal.needs_a_look(e)]
+            told = [Text(f"\n{terminal.name(e)}: {e.summary}\n  do first: {_first_remedy(e)}") for e in sick]
             foot = Text(f"\n{url} shows the same; Ctrl-C stops", style="dim")
-            live.update(Group(show.overview(_engines(fleet)), *told, foot), refresh=True)
+            live.update(Group(terminal.overview(_engines(fleet)), *told, foot), refresh=True)
 
 
 def _lines(service: Service, url: str, end: float | None) -> None:
@@ -135,11 +170,11 @@ def _lines(service: Service, url: str, end: float | None) -> None:
     before: dict[str, str] = {}
     for fleet in _rounds(service, end):
         for engine in _engines(fleet):
-            name, now = show.name(engine), engine.verdict or engine.state
+            name, now = terminal.name(engine), engine.verdict or engine.state
             if before.get(name) != now:
                 what = f": {engine.summary}" if engine.summary else ""
                 print(f"{time.monotonic() - begin:5.1f} s  {name}  {now}{what}", flush=True)
-                if show.needs_a_look(engine):
+                if terminal.needs_a_look(engine):
                     print(f"         do first: {_first_remedy(engine)}", flush=True)
             before[name] = now
     print("at the end:", *(f"{name} {now}" for name, now in before.items()), flush=True)

@@ -1,58 +1,71 @@
 """`phasewatch diagnose`: servers and recordings -> one verdict, as a table or the document."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from phasewatch.commands import EXIT_NOTHING_READ, EXIT_UNHEALTHY, CommandError
-from phasewatch.commands.common import console, interruptible, note, settings_of, source_of, unique
+from phasewatch.commands.common import interruptible, note, settings_of, source_of, unique
+from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Interval, Objective, one_of, positive
 from phasewatch.commands.watching import Watching, clock
 from phasewatch.core.model import Fleet
-from phasewatch.core.report.document import document
-from phasewatch.core.settings import Estimator, Settings
-from phasewatch.outputs import lines as show
-from phasewatch.outputs import terminal as show_fleet
-from phasewatch.sources.recording import Recording
-from phasewatch.sources.replaying import replay, span
+from phasewatch.core.settings import Settings
+from phasewatch.outputs import terminal
+from phasewatch.outputs.formats import FORMATS
+from phasewatch.sources.sources import SOURCES, History
 from phasewatch.sources.target import Target
 
+PRINTS = {name: row.fleet for name, row in FORMATS.items() if row.fleet is not None}
+
 _LONGEST_WINDOW = 60.0
-_REPLAY_STEP = 10.0
 _UNIX = 1e8  # recordings that begin later than this second are in Unix time
 
 
-def run(
-    sources: Sequence[str],
-    *,
-    duration: float,
-    interval: float,
-    window: float | None,
-    objectives: Sequence[str],
-    at: float | None,
-    as_json: bool,
-    estimator: Estimator,
-) -> int:
-    """Prints the diagnosis and returns the exit code."""
-    live = settings_of((window or min(duration, _LONGEST_WINDOW),), objectives, estimator)
-    recorded = settings_of((window or _LONGEST_WINDOW,), objectives, estimator)
+def command(
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE...", help=f"What to judge: {', '.join(row.what for row in SOURCES)}."),
+    ],
+    duration: Annotated[
+        float,
+        typer.Option("--for", parser=positive, metavar="DURATION", help="How long servers are watched."),
+    ] = "30s",  # type: ignore[assignment]
+    interval: Interval = "2s",  # type: ignore[assignment]
+    window: Annotated[
+        float | None,
+        typer.Option(
+            parser=positive, metavar="DURATION", help=WINDOW_HELP, show_default="--for, at most 60s; recordings 60s"
+        ),
+    ] = None,
+    objective: Objective = [],  # noqa: B006
+    at: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Moment of a recording to judge.", show_default="its end"),
+    ] = None,
+    format: Annotated[str, typer.Option(help="Output.", **one_of(*PRINTS))] = "table",
+    estimator: EstimatorOption = "sums",
+) -> None:
+    """Exit code 0: all healthy, idle or asleep. 1: anything else. 2: wrong usage. 3: nothing could be read, or too
+    little for a verdict.
+    """
+    live = settings_of((window or min(duration, _LONGEST_WINDOW),), objective, estimator)
+    recorded = settings_of((window or _LONGEST_WINDOW,), objective, estimator)
     named = [(text, source_of(text)) for text in sources]
-    recordings = [(text, source) for text, source in named if isinstance(source, Recording)]
+    histories = [(text, source) for text, source in named if isinstance(source, History)]
     targets = unique([source for _, source in named if isinstance(source, Target)])
-    if at is not None and not recordings:
-        raise CommandError("--at picks a moment of a recording; there is none among the sources")
-    fleets = [_recorded(text, recording, recorded, at, len(recordings) > 1) for text, recording in recordings]
+    if at is not None and not histories:
+        raise CommandError("--at picks a moment of a recording, and no source is one; leave it out")
+    fleets = [_recorded(text, history, recorded, at, len(histories) > 1) for text, history in histories]
     if targets:
-        fleets.append(_watched(targets, live, duration, interval, alone=not recordings))
+        fleets.append(_watched(targets, live, duration, interval, alone=not histories))
     fleet = _joined(fleets)
-    if as_json:
-        print(json.dumps(document(fleet), allow_nan=False))
-    else:
-        console(sys.stdout).print(show_fleet.fleet(fleet))
-    return exit_code(fleet)
+    PRINTS[format](fleet, sys.stdout)
+    raise typer.Exit(exit_code(fleet))
 
 
 def exit_code(fleet: Fleet) -> int:
@@ -65,15 +78,17 @@ def exit_code(fleet: Fleet) -> int:
     return EXIT_NOTHING_READ if undecided or not states else 0
 
 
-def _recorded(text: str, recording: Recording, settings: Settings, at: float | None, several: bool) -> Fleet:
-    first, end = span(recording)
-    until = end if at is None else at
+def _recorded(text: str, history: History, settings: Settings, at: float | None, several: bool) -> Fleet:
+    first = history.first
+    until = history.end if at is None else at
     # Nobody types Unix time: on a recording that has it, small numbers count from its start.
     if until < first and first >= _UNIX:
         until += first
     if until < first:
-        raise CommandError(f"{text}: no page up to second {until:g}; it begins at {first:g}", code=EXIT_NOTHING_READ)
-    *_, fleet = replay(recording, settings, _REPLAY_STEP, until, last=True)
+        raise CommandError(
+            f"{text}: nothing recorded by second {until:g}; it begins at second {first:g}", code=EXIT_NOTHING_READ
+        )
+    fleet = history.fleet(settings, until)
     return _renamed(fleet, f"{text.rstrip('/')}/") if several else fleet
 
 
@@ -98,7 +113,7 @@ def _joined(fleets: Sequence[Fleet]) -> Fleet:
 
 def _watched(targets: Sequence[Target], settings: Settings, duration: float, interval: float, alone: bool) -> Fleet:
     begin = clock()
-    shown = console(sys.stderr)
+    shown = terminal.console(sys.stderr)
     names = ", ".join(t.name for t in targets) if len(targets) <= 3 else f"{len(targets)} servers"
     with closing(Watching(targets, settings, interval)) as watching, _progress(shown) as progress:
         progress(f"watching {names} for {duration:g} s (Ctrl-C judges what was seen until then)")
@@ -115,7 +130,7 @@ def _watched(targets: Sequence[Target], settings: Settings, duration: float, int
 
 
 def _so_far(fleet: Fleet) -> str:
-    return "; ".join(f"{show.name(e)} {e.verdict or e.state}" for e in fleet.engines) or "no engine yet"
+    return "; ".join(f"{terminal.name(e)} {e.verdict or e.state}" for e in fleet.engines) or "no engine yet"
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import typer
 import yaml
 
 from phasewatch.commands import CommandError
+from phasewatch.commands.options import one_of
 from phasewatch.shipped import DASHBOARDS, RULES, RUNBOOKS, shipped
 
 What = Literal["dashboards", "rules", "all"]
@@ -22,15 +24,31 @@ NAMES = {"app.kubernetes.io/name": "phasewatch", "app.kubernetes.io/part-of": "p
 _OF_THE_SCRAPE = "pod|service|endpoint|namespace"
 
 
-def run(what: What, *, out: Path, form: Literal["files", "kubernetes"], labels: Sequence[str], force: bool) -> None:
-    """Writes the files and prints their paths. Never writes over a file that says something else, unless with force."""
-    if labels and form != "kubernetes":
+def command(
+    what: Annotated[
+        What, typer.Argument(help="Grafana's dashboards, Prometheus' rules with runbooks, or both.", **one_of(*FOLDERS))
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write to; made if missing.")],
+    format: Annotated[
+        Literal["files", "kubernetes"],
+        typer.Option(
+            help="Plain files, or ConfigMaps, PrometheusRules and a ServiceMonitor.", **one_of("files", "kubernetes")
+        ),
+    ] = "files",
+    label: Annotated[
+        list[str],
+        typer.Option(metavar="NAME=VALUE", help="With --format kubernetes: a label that your operator selects by."),
+    ] = [],  # noqa: B006
+    force: Annotated[bool, typer.Option("--force", help="Write over files with other contents.")] = False,
+) -> None:
+    """Prints the path of each file. Never writes over a file with other contents, unless with --force."""
+    if label and format != "kubernetes":
         raise CommandError("--label has no meaning without --format kubernetes")
-    written = dict(_manifests(what, _labels(labels)) if form == "kubernetes" else _files(what))
+    written = dict(_manifests(what, _labels(label)) if format == "kubernetes" else _files(what))
     changed = [path for path, text in written.items() if _differs(out / path, text)]
     if changed and not force:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        raise CommandError(f"{out / changed[0]}{more}: exists and says something else; --force writes over it")
+        raise CommandError(f"{out / changed[0]}{more}: exists with other contents; --force writes over it")
     for path, text in written.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_text(text, encoding="utf-8")

@@ -1,18 +1,28 @@
 """`phasewatch record`."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.commands.common import note, target_of, unique
+from phasewatch.commands.options import Interval, positive
 from phasewatch.core.durations import format_duration
 from phasewatch.service.record import Counts, record
 from phasewatch.sources.recording import RecordingError
 
 
-def run(urls: Sequence[str], *, out: Path, interval: float, duration: float) -> None:
-    """Records until the time is over or Ctrl-C; what was written stays. Prints the recording's folder."""
+def command(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Servers to record.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to; made if missing.")],
+    interval: Interval = "5s",  # type: ignore[assignment]
+    duration: Annotated[
+        float, typer.Option("--for", parser=positive, metavar="DURATION", help="How long to record.")
+    ] = "10m",  # type: ignore[assignment]
+) -> None:
+    """Ctrl-C ends it early and keeps what was recorded. Prints the folder."""
     targets = unique([target_of(url) for url in urls])
     so_far: dict[str, Counts] = {}
 
@@ -22,10 +32,10 @@ def run(urls: Sequence[str], *, out: Path, interval: float, duration: float) -> 
         if counts.failures > before.failures and before.last_error != counts.last_error:
             note(counts.last_error or f"{name}: failed")
         elif counts.pages == 1 and not before.pages:
-            note(f"{name}: first page kept")
+            note(f"{name}: first scrape recorded")
 
     often, long = format_duration(interval), format_duration(duration)
-    note(f"recording {len(targets)} target(s) to {out} every {often} for {long} (Ctrl-C ends it, what is there stays)")
+    note(f"recording {len(targets)} target(s) to {out} every {often} for {long} (Ctrl-C ends it and keeps it)")
     try:
         record(targets, out, interval, duration, progress)
     except RecordingError as error:
@@ -34,8 +44,8 @@ def run(urls: Sequence[str], *, out: Path, interval: float, duration: float) -> 
         note("interrupted")
     for name, counts in so_far.items():
         skipped = f", {counts.skipped} rounds skipped because scrapes took too long" if counts.skipped else ""
-        note(f"{name}: {counts.pages} pages, {counts.failures} failures{skipped}")
+        note(f"{name}: {counts.pages} scrapes, {counts.failures} failures{skipped}")
     if not any(counts.pages for counts in so_far.values()):
-        raise CommandError("no page could be read", code=EXIT_NOTHING_READ)
+        raise CommandError("no scrape succeeded", code=EXIT_NOTHING_READ)
     print(out, file=sys.stdout)
     note(f"look at it with: phasewatch diagnose {out}")

@@ -1,58 +1,108 @@
-"""`phasewatch replay`: a recording as documents, as lines, or live again."""
+"""`phasewatch replay`: a recording as documents, as lines, as series, or live again."""
 
-import json
-import threading
-from collections.abc import Iterable, Sequence
+import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
-from phasewatch import __version__
+import typer
+
 from phasewatch.commands import CommandError
-from phasewatch.commands.common import listen_address, note, recording_of, settings_of
-from phasewatch.core.model import Fleet
-from phasewatch.core.report.document import document, engine_order
-from phasewatch.core.settings import Estimator, Settings
-from phasewatch.outputs import lines as show
-from phasewatch.outputs.backfill import backfill
+from phasewatch.commands.common import listen_address, note, recording_of, settings_of, wait
+from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Objective, one_of, positive
+from phasewatch.core.settings import Settings
+from phasewatch.outputs.formats import FORMATS, Format
 from phasewatch.outputs.replay_server import ReplayError, ReplayServer
-from phasewatch.sources.recording import EARLIEST_UNIX
+from phasewatch.sources.recording import EARLIEST_UNIX, Recording
 from phasewatch.sources.replaying import replay, span
 
 
-def run(
-    path: Path,
-    *,
-    window: float,
-    step: float,
-    objectives: Sequence[str],
-    form: Literal["jsonl", "table", "openmetrics"],
-    unix_start: float | None,
-    estimator: Estimator,
+def _speed(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1000:
+        raise typer.BadParameter(f"invalid speed {text!r}; use a number above 0 and at most 1000, such as 4")
+    return number
+
+
+def command(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="A recording.")],
+    window: Annotated[
+        float | None, typer.Option(parser=positive, metavar="DURATION", help=WINDOW_HELP, show_default="60s")
+    ] = None,
+    step: Annotated[
+        float | None,
+        typer.Option(parser=positive, metavar="DURATION", help="Time between two documents.", show_default="10s"),
+    ] = None,
+    objective: Objective = [],  # noqa: B006
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="A document a line, a line an engine, or the exported series with timestamps.",
+            show_default="jsonl",
+            **one_of(*(name for name, row in FORMATS.items() if row.fleets or row.series)),
+        ),
+    ] = None,
+    unix_start: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="With --format openmetrics: Unix time of the first scrape.",
+            show_default="its own, where it has one",
+        ),
+    ] = None,
+    estimator: EstimatorOption = "sums",
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve each recorded target as a live /metrics instead.")
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="With --serve: address of the first target; port 0 takes any free one.",
+            show_default="127.0.0.1:0",
+        ),
+    ] = None,
+    loop: Annotated[bool, typer.Option("--loop", help="With --serve: begin again at the end, no restart.")] = False,
+    speed: Annotated[
+        float | None,
+        typer.Option(parser=_speed, metavar="N", help="With --serve: N times as fast; only for looking."),
+    ] = None,
 ) -> None:
-    """Prints one document, or one line an engine, for every step; or all of them as series with timestamps."""
-    # Series carry their window as a label, so that the service's longer ones find a place beside the first.
-    longer = Settings().windows[1:] if form == "openmetrics" else ()
-    settings = settings_of((window, *(more for more in longer if more > window)), objectives, estimator)
+    """With --serve it serves until Ctrl-C, or until the recording is over, and prints a line `TARGET URL` first."""
+    for_serving: dict[str, object] = {"--listen": listen, "--loop": loop or None, "--speed": speed}
+    for_reading: dict[str, object] = {"--window": window, "--step": step, "--format": format}
+    for_reading |= {"--objective": objective or None, "--unix-start": unix_start}
+    misplaced = next((n for n, v in (for_reading if serve else for_serving).items() if v is not None), None)
+    if misplaced:
+        raise typer.BadParameter(f"{misplaced} has no meaning {'with' if serve else 'without'} --serve")
+    row = FORMATS[format or "jsonl"]
+    if unix_start is not None and row.series is None:
+        raise typer.BadParameter("--unix-start has no meaning without --format openmetrics")
     recording = recording_of(path)
+    if serve:
+        _serve(recording, listen or "127.0.0.1:0", loop, speed or 1.0)
+    else:
+        windows: tuple[float, ...] = (window or 60.0,)
+        if row.series is not None:
+            # Series carry their window as a label, so that the service's longer ones find a place beside the first.
+            windows += tuple(longer for longer in Settings().windows[1:] if longer > windows[0])
+        _print(path, recording, row, settings_of(windows, objective, estimator), step or 10.0, unix_start)
+
+
+def _print(
+    path: Path, recording: Recording, row: Format, settings: Settings, step: float, unix_start: float | None
+) -> None:
     first, end = span(recording)
     if end < first + step:
         note(f"{path}: lasts {end - first:g} s, less than one step of {step:g} s: nothing to say; try --step 2s")
     fleets = replay(recording, settings, step)
-    if form == "openmetrics":
-        offset = _wall_offset(path, first, unix_start)
-        print(backfill(fleets, settings.objectives, __version__, offset), end="", flush=True)
-    elif form == "table":
-        _print_table(fleets)
-    else:
-        for fleet in fleets:
-            print(json.dumps(document(fleet), allow_nan=False), flush=True)
-
-
-def _print_table(fleets: Iterable[Fleet]) -> None:
-    print(show.header())
-    for fleet in fleets:
-        for engine in sorted(fleet.engines, key=engine_order):
-            print(show.line(show.row(engine, fleet.at)), flush=True)
+    if row.series is not None:
+        row.series(fleets, sys.stdout, settings, _wall_offset(path, first, unix_start))
+    elif row.fleets is not None:
+        row.fleets(fleets, sys.stdout)
 
 
 def _wall_offset(path: Path, first: float, unix_start: float | None) -> float:
@@ -60,14 +110,12 @@ def _wall_offset(path: Path, first: float, unix_start: float | None) -> float:
         return unix_start - first
     if first < EARLIEST_UNIX:
         raise CommandError(
-            f"{path}: its pages count seconds from its start; say when that was: --unix-start $(date +%s)"
+            f"{path}: its times count from its own start; give that moment, such as --unix-start $(date +%s)"
         )
     return 0.0
 
 
-def serve(path: Path, *, listen: str, loop: bool, speed: float) -> None:
-    """Serves until Ctrl-C, or until the recording is over. Prints `TARGET URL` lines first."""
-    recording = recording_of(path)
+def _serve(recording: Recording, listen: str, loop: bool, speed: float) -> None:
     try:
         server = ReplayServer(recording, listen=listen_address(listen), loop=loop, speed=speed)
     except ReplayError as error:
@@ -79,11 +127,3 @@ def serve(path: Path, *, listen: str, loop: bool, speed: float) -> None:
         note(f"serving {(end - first) / speed:.0f} s{' again and again' if loop else ''} (Ctrl-C stops)")
         wait(server.done)
     note("the recording is over" if server.done.is_set() else "stopped")
-
-
-def wait(event: threading.Event, seconds: float | None = None) -> None:
-    """Until the event, that many seconds, or Ctrl-C."""
-    try:
-        event.wait(seconds)
-    except KeyboardInterrupt:
-        return

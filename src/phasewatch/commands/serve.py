@@ -1,43 +1,59 @@
-"""`phasewatch serve` and `phasewatch check-config`."""
+"""`phasewatch serve`."""
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from phasewatch.commands import EXIT_USAGE, CommandError
-from phasewatch.commands.common import note
-from phasewatch.core.durations import format_duration
-from phasewatch.outputs.web.server import ListenError, run_server
-from phasewatch.service.config import ConfigError, check_config, load_config
-from phasewatch.service.logs import setup_logs
-from phasewatch.service.service import Service
+import typer
+
+from phasewatch.commands import CommandError
+from phasewatch.commands.options import one_of
 
 
-def run(path: Path | None, flags: Mapping[str, str]) -> None:
-    """Serves until SIGTERM or Ctrl-C. flags: values by dotted configuration key."""
+def command(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config.file", envvar="PHASEWATCH_CONFIG_FILE", metavar="FILE", help="Configuration (YAML)."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--web.listen-address",
+            metavar="HOST:PORT",
+            help="Where the web page and /metrics are served.",
+            show_default="127.0.0.1:9321",
+        ),
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            "--log.level",
+            help="Least level that is logged.",
+            show_default="info",
+            **one_of("debug", "info", "warning", "error"),
+        ),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--log.format", help="How logs are written.", show_default="logfmt", **one_of("logfmt", "json")),
+    ] = None,
+) -> None:
+    """Targets come from the configuration, or from the environment: VLLM_TARGETS=http://a:8000,http://b:8000.
+
+    SIGTERM or Ctrl-C ends it.
+    """
+    # Not above: the help of this command should not wait for the web framework.
+    from phasewatch.outputs.web.server import ListenError, run_server
+    from phasewatch.service.config import ConfigError, load_config
+    from phasewatch.service.logs import setup_logs
+    from phasewatch.service.service import Service
+
+    flags = {"web.listen_address": listen, "log.level": level, "log.format": format}
     try:
-        config = load_config(path, flags=flags)
+        loaded = load_config(config, flags={key: value for key, value in flags.items() if value is not None})
     except ConfigError as error:
         raise CommandError(*error.lines) from None
-    setup_logs(config.log.level, config.log.format)
+    setup_logs(loaded.log.level, loaded.log.format)
     try:
-        run_server(Service(config), *config.web.host_and_port)
+        run_server(Service(loaded), *loaded.web.host_and_port)
     except ListenError as error:
         raise CommandError(str(error)) from None
-
-
-def check(path: Path) -> int:
-    """Prints a short summary; mistakes and warnings go to stderr, one a line. Returns the exit code."""
-    try:
-        config, warnings = check_config(path)
-    except ConfigError as error:
-        for line in error.lines:
-            note(line)
-        return EXIT_USAGE
-    for line in warnings:
-        note(f"warning: {line}")
-    windows = ", ".join(format_duration(window) for window in config.windows)
-    print(
-        f"{path}: ok: {len(config.targets)} target(s) every {format_duration(config.scrape.interval)},"
-        f" windows {windows}, objectives {config.objectives.profile}, served on {config.web.listen_address}"
-    )
-    return 0

@@ -6,15 +6,17 @@ backfilled series has no stale marker: where it ends, Prometheus shows its last 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TextIO
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from phasewatch import __version__
 from phasewatch.core.model import Fleet
 from phasewatch.core.report.families import families
-from phasewatch.core.settings import Objectives
+from phasewatch.core.settings import Settings
 
 
 @dataclass
@@ -44,10 +46,10 @@ class Backfill(Collector):
         return page.decode()
 
 
-def backfill(fleets: Iterable[Fleet], objectives: Objectives, version: str, wall_offset: float) -> str:
+def print_series(fleets: Iterable[Fleet], out: TextIO, settings: Settings, wall_offset: float) -> None:
     """The text for these fleets. wall_offset: seconds that turn their clock into Unix time."""
     written = Backfill()
     for fleet in fleets:
-        page = families(fleet, objectives=objectives, version=version, wall_offset=wall_offset)
+        page = families(fleet, objectives=settings.objectives, version=__version__, wall_offset=wall_offset)
         written.add(page, fleet.at + wall_offset)
-    return written.text()
+    print(written.text(), end="", file=out, flush=True)

@@ -1,15 +1,22 @@
-"""A Fleet for human eyes, as `diagnose` prints it. Pure: builds rich renderables."""
+"""A Fleet for human eyes: what `diagnose` prints, and lines for replay and the demo. Pure: builds rich renderables.
 
-from collections.abc import Iterable, Iterator
+Rich drops colours on its own where NO_COLOR is set or the output is no terminal.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from phasewatch.core.formatting import figures, number, percent, seconds
 from phasewatch.core.model import (
     Cause,
     EngineReport,
+    Estimate,
     Fleet,
     KvCache,
     Latency,
@@ -23,22 +30,138 @@ from phasewatch.core.model import (
     Tokens,
 )
 from phasewatch.core.report.document import engine_order
-from phasewatch.outputs.lines import (
-    UNKNOWN,
-    estimate,
-    figures,
-    grid,
-    name,
-    needs_a_look,
-    number,
-    overview,
-    ratio,
-    safe,
-    seconds,
-    state_style,
-    verdict_style,
-    when,
-)
+
+UNKNOWN = "-"  # in a table
+# Times above this are Unix time (2001 and later), below it a recording's own seconds.
+_UNIX = 1e9
+# Every other state wants a look first.
+_STATE_STYLE = {"serving": "green", "idle": "dim", "asleep": "dim", "warming_up": "cyan", "stale": "yellow"}
+
+
+def console(file: TextIO) -> Console:
+    """Plain where the output is no terminal or NO_COLOR is set. Never reads markup or emoji out of names and errors."""
+    return Console(file=file, highlight=False, markup=False, emoji=False)
+
+
+def print_fleet(report: Fleet, out: TextIO) -> None:
+    console(out).print(fleet(report))
+
+
+def print_lines(fleets: Iterable[Fleet], out: TextIO) -> None:
+    """A line an engine, for each Fleet as it comes."""
+    print(header(), file=out)
+    for report in fleets:
+        for engine in sorted(report.engines, key=engine_order):
+            print(line(row(engine, report.at)), file=out, flush=True)
+
+
+def _cell(form: Callable[[float | None], str], value: float | None) -> str:
+    return UNKNOWN if value is None else form(value)
+
+
+def when(at: float | None) -> str:
+    """Wall clock of this machine for Unix times, the recording's own seconds otherwise."""
+    if at is None:
+        return UNKNOWN
+    if at > _UNIX:
+        return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+    return f"second {at:.0f}"
+
+
+def estimate(value: Estimate | None, *, bounds: bool = True) -> str:
+    """`1.8 s (1-2.5)`: the true value lies within. `> 10 s` and `<= 1 ms` where the buckets end."""
+    if value is None:
+        return UNKNOWN
+    if value.high is None:
+        return f"> {seconds(value.low)}"
+    if value.censored == "below_first_edge":
+        return f"<= {seconds(value.high)}"
+    text = seconds(value.value)
+    if not bounds or value.low == value.high:
+        return text
+    low, high = seconds(value.low), seconds(value.high)
+    if low.rpartition(" ")[2] == high.rpartition(" ")[2] or value.low == 0:
+        low = low.rpartition(" ")[0]
+    if high.rpartition(" ")[2] == text.rpartition(" ")[2]:
+        high = high.rpartition(" ")[0]
+    return f"{text} ({low}-{high})"
+
+
+def safe(text: str) -> str:
+    """Names and errors come from outside: none of them may steer the terminal or begin a line of its own."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def verdict_style(verdict: str | None) -> str:
+    return {None: "dim", "healthy": "bold green", "unknown": "bold yellow"}.get(verdict, "bold red")
+
+
+def state_style(state: str) -> str:
+    return _STATE_STYLE.get(state, "red")
+
+
+def name(engine: EngineReport) -> str:
+    """target, and the engine where a target can have several."""
+    return safe(engine.key.target) + ("" if engine.key.engine in ("", "0") else f" engine {safe(engine.key.engine)}")
+
+
+def needs_a_look(engine: EngineReport) -> bool:
+    return engine.verdict not in (None, "healthy") or engine.state in ("stale", "down", "no_engine_metrics")
+
+
+# --- lines: the overview, replay and the demo -------------------------------------------------------------------
+
+COLUMNS = ("time", "engine", "state", "verdict", "conf.", "TTFT p99", "ITL p99", "run", "wait", "KV")
+
+
+def row(engine: EngineReport, at: float) -> tuple[str, ...]:
+    """One engine in one line, in the order of COLUMNS."""
+    numbers = engine.numbers
+    clock = when(at) if at > _UNIX else f"{at:.0f} s"
+    confidence = engine.confidence if engine.verdict not in (None, "healthy") else None
+    head = (clock, name(engine), engine.state, engine.verdict or UNKNOWN, confidence or UNKNOWN)
+    if numbers is None:
+        return (*head, *(UNKNOWN,) * 5)
+    return (
+        *head,
+        estimate(numbers.ttft_seconds.p99, bounds=False),
+        estimate(numbers.itl_seconds.p99, bounds=False),
+        _cell(number, numbers.queue.running),
+        _cell(number, numbers.queue.waiting),
+        _cell(percent, numbers.kv_cache.usage_ratio),
+    )
+
+
+def overview(engines: Iterable[EngineReport]) -> Table:
+    """One line an engine: the verdict, or the state where there is none."""
+    table = grid("engine", "verdict", *COLUMNS[4:])
+    for engine in engines:
+        _, label, state, verdict, *rest = row(engine, 0.0)
+        style = verdict_style(engine.verdict) if engine.verdict else state_style(state)
+        table.add_row(Text(label, style="bold"), Text(state if engine.verdict is None else verdict, style=style), *rest)
+    return table
+
+
+# Widths for lines that come one at a time: nobody knows the rows to come, so a long name shifts its own line only.
+_WIDTHS = (8, 12, 10, 21, 6, 8, 7, 4, 4, 5)
+
+
+def header() -> str:
+    return line(COLUMNS)
+
+
+def line(cells: Iterable[str]) -> str:
+    return " ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
+
+
+def grid(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+# --- blocks: what diagnose shows ---------------------------------------------------------------------------------
 
 _BAR = 20
 # When the KV cache will be full in more seconds than this, it is no news.
@@ -127,7 +250,7 @@ def _symptom(symptom: Symptom) -> str:
     limit = f" over {seconds(symptom.limit_seconds)}" if symptom.limit_seconds is not None else ""
     value = f" {estimate(symptom.value, bounds=False)}" if symptom.value is not None else ""
     if symptom.objective in _SHARES and symptom.value is not None:
-        value = f" {ratio(symptom.value.value)}{_SHARES[symptom.objective]}"
+        value = f" {percent(symptom.value.value)}{_SHARES[symptom.objective]}"
     return f"{symptom.objective}{value}{limit}{'' if symptom.surely else ' (possibly)'}"
 
 
@@ -137,7 +260,7 @@ def _numbers(numbers: Numbers) -> Iterator[RenderableType]:
         latency: Latency = getattr(numbers, field)
         if latency.count or latency.mean is not None:
             cells = [estimate(e) for e in (latency.p50, latency.p90, latency.p99)]
-            table.add_row(label, *cells, seconds(latency.mean), number(latency.count))
+            table.add_row(label, *cells, _cell(seconds, latency.mean), number(latency.count))
     if table.row_count:
         yield table
     else:
@@ -177,7 +300,7 @@ class _Phases:
         for label, phase, style in self.rows:
             bar = Text(full * round(_BAR * (phase.share or 0)), style=style)
             known = phase.mean_seconds is not None
-            table.add_row(label, seconds(phase.mean_seconds), ratio(phase.share) if known else "unknown", bar)
+            table.add_row(label, _cell(seconds, phase.mean_seconds), percent(phase.share if known else None), bar)
         yield table
 
 
@@ -196,7 +319,7 @@ def _queue(queue: Queue) -> str:
         f"expected wait {'over ' if queue.expected_wait_censored else ''}{seconds(wait)}" if wait else None,
         f"{figures(queue.arrivals_per_second)}/s arrive" if queue.arrivals_per_second is not None else None,
         f"{figures(queue.admissions_per_second)}/s admitted" if queue.admissions_per_second is not None else None,
-        f"{ratio(queue.gave_up_ratio)} gave up" if queue.gave_up_ratio else None,
+        f"{percent(queue.gave_up_ratio)} gave up" if queue.gave_up_ratio else None,
         f"{figures(queue.failed_per_second)}/s fail" if queue.failed_per_second else None,
     ))  # fmt: skip
 
@@ -205,7 +328,7 @@ def _kv(kv: KvCache) -> str:
     capacity = f" of {number(kv.capacity_tokens)} tokens" if kv.capacity_tokens is not None else " in use"
     full = kv.time_to_full_seconds
     return _join((
-        f"{ratio(kv.usage_ratio)}{capacity}" if kv.usage_ratio is not None else None,
+        f"{percent(kv.usage_ratio)}{capacity}" if kv.usage_ratio is not None else None,
         f"{figures(kv.preemptions_per_second)} preemptions/s" if kv.preemptions_per_second else None,
         f"full in {seconds(full)}" if full is not None and full < _FAR else None,
     ))  # fmt: skip
@@ -216,7 +339,7 @@ def _tokens(tokens: Tokens) -> str:
         f"prompt {number(round(tokens.prompt_mean))}" if tokens.prompt_mean is not None else None,
         f"answer {number(round(tokens.output_mean))}" if tokens.output_mean is not None else None,
         f"{figures(tokens.generation_per_second)}/s generated" if tokens.generation_per_second is not None else None,
-        f"prefix hits {ratio(tokens.prefix_hit_ratio)}" if tokens.prefix_hit_ratio is not None else None,
+        f"prefix hits {percent(tokens.prefix_hit_ratio)}" if tokens.prefix_hit_ratio is not None else None,
     ))  # fmt: skip
 
 
@@ -255,7 +378,7 @@ def _other(cause: Cause) -> str:
 def _evidence(key: str, value: float | str) -> str:
     if isinstance(value, str):
         return value
-    for ending, form in (("_seconds", seconds), ("_ratio", ratio), ("_share", ratio)):
+    for ending, form in (("_seconds", seconds), ("_ratio", percent), ("_share", percent)):
         if key.endswith(ending):
             return form(value)
     return number(value)
