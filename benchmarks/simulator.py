@@ -1,6 +1,6 @@
 """How near the simulator is to a real vLLM: each capture's real arrivals, sent through a simulated server.
 
-    python -m benchmarks.simulator /work/shared/captures
+    python -m benchmarks.simulator PATH/TO/captures
 
 The machine is calibrated by two measured numbers (captures/README.md: a decode step takes about 40 ms, a 3,200-token
 prompt about 2.2 s); everything else is the capture's own server flags, its story, or follows from the model's shape.

@@ -15,6 +15,7 @@ import requests
 
 from phasewatch import __version__, cli
 from phasewatch.core.report.document import SCHEMA
+from phasewatch.outputs.formats import FORMATS
 from phasewatch.sources.recording import open_recording
 from support import HttpServer, Reply, wait_until
 
@@ -59,21 +60,21 @@ def test_version_and_help_are_data(run: Run) -> None:
         (["nope"], "No such command 'nope'"),
         (["diagnose"], "Missing argument 'SOURCE...'"),
         (["diagnose", "x", "--nope"], "No such option"),
-        (["diagnose", "http://localhost:1", "--for", "abc"], "'abc' is no duration; write it like 250ms"),
+        (["diagnose", "http://localhost:1", "--for", "abc"], "invalid duration 'abc'; use 250ms or 1m30s"),
         (["diagnose", "http://localhost:1", "--for", "0s"], "must be above zero"),
-        (["diagnose", "http://localhost:1", "--format", "xml"], "'xml'"),
+        (["diagnose", "http://localhost:1", "--format", "xml"], "unknown value 'xml'; use table or json"),
         (["diagnose", "http://localhost:1", "--objective", "p99=1s"], "objective 'p99=1s': write NAME=DURATION"),
-        (["diagnose", "http://localhost:1", "--objective", "ttft_p99=fast"], "'fast' is no duration"),
+        (["diagnose", "http://localhost:1", "--objective", "ttft_p99=fast"], "invalid duration 'fast'"),
         (["diagnose", "http://localhost:1", "--estimator", "guess"], "'guess'"),
         (["diagnose", "http://localhost:1", "--at", "5"], "--at picks a moment of a recording"),
-        (["diagnose", "http://h:1", "http://h:1/metrics"], "h:1 is named twice"),
-        (["diagnose", "ftp://h"], "write http:// or https://"),
+        (["diagnose", "http://h:1", "http://h:1/metrics"], "duplicate target h:1; remove one"),
+        (["diagnose", "ftp://h"], "use http:// or https://"),
         (["record", "http://h:1"], "Missing option '--out'"),
-        (["record", "http://h:1", "http://h:1", "--out", "/tmp/x"], "h:1 is named twice"),
+        (["record", "http://h:1", "http://h:1", "--out", "/tmp/x"], "duplicate target h:1; remove one"),
         (["replay", "x", "--loop"], "--loop has no meaning without --serve"),
         (["replay", "x", "--serve", "--step", "1s"], "--step has no meaning with --serve"),
-        (["replay", "x", "--serve", "--speed", "-1"], "'-1' is no speed"),
-        (["demo", "--web.listen-address", "nowhere"], "'nowhere' is no address to listen on"),
+        (["replay", "x", "--serve", "--speed", "-1"], "invalid speed '-1'; use a number above 0"),
+        (["demo", "--web.listen-address", "nowhere"], "invalid listen address 'nowhere'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(run: Run, arguments: list[str], says: str) -> None:
@@ -91,14 +92,14 @@ def test_wrong_usage_is_one_line_and_exit_code_2(run: Run, arguments: list[str],
     ("make", "says"),
     [
         (lambda path: path / "missing", "no such recording; for a server write its URL"),
-        (lambda path: path, "has no pages"),
+        (lambda path: path, "has no scrapes"),
         (lambda path: _file(path / "page.prom", b"x 1\n"), "is a file; a recording is a folder"),
-        (lambda path: _file(path / "1.prom", b"<html><body>no</body></html>").parent, "an HTML page came"),
+        (lambda path: _file(path / "1.prom", b"<html><body>no</body></html>").parent, "expected metrics, got HTML"),
         (
             lambda path: _file(_file(path / "1.prom", b"x 1\n").with_name("1795983801.prom"), b"x 1\n").parent,
             "two clocks",
         ),
-        (lambda path: _file(path / "1.prom.gz", gzip.compress(b"x 1\n" * 99)[:20]).parent, "ends in the middle"),
+        (lambda path: _file(path / "1.prom.gz", gzip.compress(b"x 1\n" * 99)[:20]).parent, "is cut off"),
     ],
     ids=["missing", "empty folder", "file", "HTML page", "two clocks", "truncated gzip"],
 )
@@ -132,17 +133,17 @@ def _endless(request: object) -> None:
 @pytest.mark.parametrize(
     ("route", "says"),
     [
-        (b"<!doctype html><p>hello", "an HTML page came instead of a metrics page"),
-        (b"", "the page is empty"),
+        (b"<!doctype html><p>hello", "expected metrics, got HTML"),
+        (b"", "the response is empty"),
         (Reply(b"no", 401), "answered 401"),
         (Reply(b"no", 404), "answered 404"),
         (Reply(b"no", 500), "answered 500"),
-        (Reply(status=302, headers={"Location": "/metrics"}), "redirected in a circle"),
-        (_hang, "nothing came for"),
-        (_endless, "the page is larger than"),
+        (Reply(status=302, headers={"Location": "/metrics"}), "redirect loop"),
+        (_hang, "no data for"),
+        (_endless, "the response is larger than"),
         (
             Reply(gzip.compress(b"x 1\n" * 99)[:20], 200, {"Content-Encoding": "gzip"}),
-            "the gzip data ends in the middle",
+            "the gzip data is cut off",
         ),
     ],
     ids=["HTML", "empty", "401", "404", "500", "redirect circle", "timeout", "endless", "truncated gzip"],
@@ -161,7 +162,7 @@ def test_a_server_that_cannot_be_read_is_told_early_in_clear_lines_and_exit_code
 def test_a_refusing_server_is_told_early(run: Run, free_port: int) -> None:
     code, out, err = run("diagnose", f"localhost:{free_port}", "--for", "5m")
     assert (code, out) == (3, "")
-    assert "connection refused; nothing listens there" in err.splitlines()[-1]
+    assert "connection refused; check the port" in err.splitlines()[-1]
 
 
 def test_one_bad_server_costs_only_itself(run: Run, captures: Path, http_server, free_port: int) -> None:
@@ -198,7 +199,7 @@ def test_a_recording_too_short_for_a_verdict_is_exit_code_3(run: Run, captures: 
 def test_a_moment_before_the_recording_is_refused(run: Run, captures: Path) -> None:
     code, _, err = run("diagnose", captures / "healthy", "--at", "-1")
     assert code == 3
-    assert "no page up to second -1" in err
+    assert "nothing recorded by second -1" in err
 
 
 def test_several_recordings_keep_targets_of_the_same_name_apart(run: Run, captures: Path) -> None:
@@ -234,7 +235,7 @@ def test_what_is_recorded_live_replays_to_the_same_numbers(
     out = tmp_path / "out"
     code, stdout, err = run("record", server.url, "--out", out, "--interval", "100ms", "--for", "300ms")
     assert (code, stdout) == (0, f"{out}\n")
-    assert f"127.0.0.1:{server.server_port}: 4 pages, 0 failures" in err
+    assert f"127.0.0.1:{server.server_port}: 4 scrapes, 0 failures" in err
     (target,) = open_recording(out).targets
     assert [entry.read().encode() for entry in target.entries] == [body] * 4
     assert run("diagnose", out)[0] == 3
@@ -245,14 +246,14 @@ def test_record_says_when_no_page_could_be_read(run: Run, tmp_path: Path, free_p
     code, out, err = run("record", url, "--out", tmp_path / "out", "--interval", "50ms", "--for", "100ms")
     assert (code, out) == (3, "")
     assert "connection refused" in err
-    assert err.splitlines()[-1] == "phasewatch: no page could be read"
+    assert err.splitlines()[-1] == "phasewatch: no scrape succeeded"
 
 
 def test_record_refuses_a_folder_that_holds_something_else(run: Run, tmp_path: Path) -> None:
     _file(tmp_path / "thesis.txt", b"precious")
     code, _, err = run("record", "http://127.0.0.1:1", "--out", tmp_path)
     assert code == 2
-    assert "is not empty and no recording" in err.splitlines()[-1]
+    assert "is neither empty nor a recording" in err.splitlines()[-1]
 
 
 def test_replay_is_one_document_a_step_on_the_recordings_own_clock(run: Run, captures: Path) -> None:
@@ -396,8 +397,12 @@ def test_check_config_sums_up_a_good_file_and_names_every_mistake_of_a_bad_one(r
     ("text", "line", "says"),
     [
         ("targets: [http://a:1]\nscrap: {}\n", 2, 'scrap: unknown key; did you mean "scrape"?'),
-        ("targets: [http://a:1]\nscrape: {interval: soon}\n", 2, "scrape.interval: 'soon' is no duration; write it"),
-        ("targets:\n- http://a:1\n- a:1/metrics\n", 3, "targets[1]: http://a:1/metrics is targets[0] already; remove"),
+        ("targets: [http://a:1]\nscrape: {interval: soon}\n", 2, "scrape.interval: invalid duration 'soon'; use 250ms"),
+        (
+            "targets:\n- http://a:1\n- a:1/metrics\n",
+            3,
+            "targets[1]: duplicate target http://a:1/metrics (first is targets[0]); remove",
+        ),
         ("targets: []\n", 1, "targets: no target; add one"),
     ],
     ids=["unknown key", "bad duration", "duplicate target", "no target"],
@@ -451,3 +456,39 @@ def test_a_port_that_is_taken_is_one_line(captures: Path, http_server: Callable[
         _, err = serving.communicate(timeout=20)
     assert serving.returncode == 2
     assert "--web.listen-address" in err.splitlines()[-1]
+
+
+# --- what is declared once
+
+
+def test_each_file_of_a_command_is_in_the_table_of_commands_and_the_other_way_round() -> None:
+    folder = Path(cli.__file__).parent / "commands"
+    files = {path.stem for path in folder.glob("*.py") if "\ndef command(" in path.read_text()}
+    assert files == {name.replace("-", "_") for name in cli.COMMANDS}
+
+
+def test_help_imports_no_command() -> None:
+    code = "import sys; from phasewatch import cli; cli.run(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert {name for name in loaded if name.startswith("phasewatch.")} == {"phasewatch.cli", "phasewatch.commands"}
+    assert loaded & {"fastapi", "pydantic", "rich", "requests", "prometheus_client", "promql_parser"} == set()
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_explains_itself_in_a_line_that_begins_its_own_help(run: Run, name: str) -> None:
+    code, out, err = run(name, "--help")
+    assert (code, err) == (0, "")
+    assert " ".join(out.split()).startswith(f"Usage: phasewatch {name} ")
+    assert cli.COMMANDS[name] in " ".join(out.split())
+
+
+def test_the_choices_of_format_are_the_rows_that_can_print_it(run: Run) -> None:
+    for command, printing in (
+        ("diagnose", lambda row: row.fleet),
+        ("replay", lambda row: row.fleets or row.series),
+        ("compare", lambda row: row.compared),
+    ):
+        names = [name for name, row in FORMATS.items() if printing(row) is not None]
+        assert f"--format {'|'.join(names)}" in run(command, "--help")[1]
+    assert all(row.fleet or row.fleets or row.series or row.compared for row in FORMATS.values())

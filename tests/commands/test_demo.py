@@ -46,7 +46,7 @@ def test_one_replica_runs_into_an_incident_and_out_of_it_while_the_others_are_we
 def test_the_demo_prints_verdicts_and_its_page_and_ends_by_itself() -> None:
     done = subprocess.run([*COMMAND, "--for", "18s"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert re.match(r"phasewatch is on http://127\.0\.0\.1:\d+ \(page\)", done.stdout)
+    assert re.match(r"phasewatch is on http://127\.0\.0\.1:\d+ \(web page\)", done.stdout)
     assert re.search(r"vllm-0  healthy: ", done.stdout)
     assert re.search(r"^at the end: vllm-0 \w+ vllm-1 \w+ vllm-2 \w+$", done.stdout, re.MULTILINE)
     assert "Traceback" not in done.stderr

@@ -28,7 +28,7 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
     ["", "10", "s", "10 s", "-1s", "1s1m", "1s1s", "1e3s", ".5s", "5 parsecs", "10S", "\u0661s", "9" * 400 + "s"],
 )
 def test_anything_else_is_refused_with_advice(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no duration; write it like 250ms, 2\.5s, 1m30s or 5m"):
+    with pytest.raises(ValueError, match=r"invalid duration .*; use 250ms or 1m30s"):
         parse_duration(text)
 
 
@@ -50,6 +50,6 @@ def test_what_is_written_is_read_back(milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["99999999999h", "3650d1ms", "999999999999999999999999999999999999999h"])
 def test_t09_what_is_longer_than_ten_years_is_a_mistaken_unit(text: str) -> None:
-    with pytest.raises(ValueError, match="is longer than 3650d, the longest duration; check its unit"):
+    with pytest.raises(ValueError, match="use at most 3650d, and check its unit"):
         parse_duration(text)
     assert parse_duration("3650d") == 3650 * 86400

@@ -121,14 +121,6 @@ def test_another_model_on_the_same_port_begins_anew_b31() -> None:
     assert fleet.engines[0].windows == {}
 
 
-def test_a_forgotten_target_leaves_nothing() -> None:
-    scene = Scene(Server())
-    scene.rounds(60)
-    scene.watcher.forget("s")
-    fleet = scene.watcher.evaluate(scene.now)
-    assert (fleet.engines, fleet.models, fleet.targets) == ((), (), ())
-
-
 # --- holding a verdict --------------------------------------------------------------------------------------------
 
 

@@ -48,8 +48,8 @@ def test_no_secret_of_a_url_is_shown(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda path: None, "no such file; check the path"),
-        (lambda path: path.mkdir(), "is a folder, not a file; name the YAML file in it"),
-        (lambda path: path.write_bytes(b"#" * 5_000_000), "is larger than 4 MiB; this is no configuration"),
+        (lambda path: path.mkdir(), "is a folder, not a file; give the YAML file in it"),
+        (lambda path: path.write_bytes(b"#" * 5_000_000), "is larger than 4 MiB; give a configuration file"),
         (
             lambda path: path.write_text("[" * 1500),
             "is nested too deeply; a configuration needs no more than five levels",
@@ -117,9 +117,9 @@ def test_what_came_from_elsewhere_is_blamed_there(tmp_path: Path) -> None:
         load(tmp_path, "scrape: 3", flags={"web.listen_address": "here"}, env={"VLLM_TARGETS": "h:1,h:1"})
     lines = sorted(line.replace(str(tmp_path), "") for line in caught.value.lines)
     assert lines == [
-        "--web.listen-address: 'here' is no address to listen on; write it like 127.0.0.1:9321, [::1]:9321 or :9321",
+        "--web.listen-address: invalid listen address 'here'; use 127.0.0.1:9321, [::1]:9321 or :9321",
         "/phasewatch.yml:1: scrape: must be a mapping (key: value), not a number; indent its keys below it",
-        "VLLM_TARGETS: http://h:1/metrics is targets[0] already; remove one",
+        "VLLM_TARGETS: duplicate target http://h:1/metrics (first is targets[0]); remove one",
     ]
 
 
@@ -168,7 +168,7 @@ def test_a_limit_beside_the_buckets_is_warned_of_with_its_neighbours(tmp_path: P
         "  models:\n    m: {itl_p99: {warning: 40ms, critical: 50ms}, itl_stall: off}\n"
     )
     _, warnings = check_config(file, env={})
-    beside = "is no edge of vLLM's default buckets, so that values near it are neither surely missed nor surely met"
+    beside = "is not an edge of vLLM's default buckets, so values near it are neither surely missed nor surely met"
     assert [warning.removeprefix(f"{file}:") for warning in warnings] == [
         f"3: objectives.ttft_p99: 2s {beside}; the nearest edges are 1s and 2.5s",
         f"5: objectives.e2e_p50: 100ms {beside}; the nearest edges are 300ms",
@@ -182,7 +182,7 @@ def test_a_file_that_a_target_needs_and_nobody_can_read_is_warned_of(tmp_path: P
     file.write_text(f"targets:\n  - url: {URL}\n    bearer_token_file: token\n    tls:\n      ca_file: {file}\n")
     _, warnings = check_config(file, env={})
     assert warnings == (
-        f"{file}:3: targets[0].bearer_token_file: {tmp_path}/token cannot be read now; check path and permissions",
+        f"{file}:3: targets[0].bearer_token_file: cannot read {tmp_path}/token; check the path and its permissions",
     )
 
 
@@ -211,5 +211,5 @@ def test_a_listen_address_is_host_and_port(text: str, expected: tuple[str, int])
 
 @pytest.mark.parametrize("text", ["", "9321", "localhost", "::1:9321", "h:99999", "h:-1", "h:port", "http://h:1"])
 def test_anything_else_is_no_listen_address(text: str) -> None:
-    with pytest.raises(ValueError, match="is no address to listen on; write it like"):
+    with pytest.raises(ValueError, match="invalid listen address"):
         parse_listen_address(text)

@@ -90,7 +90,7 @@ def test_a_change_is_logged_once_and_a_round_without_change_says_nothing() -> No
         ("warning", "verdict", gpu, "queue_batch_limit"),
         ("warning", "target in trouble", gpu, "down"),
         ("info", "engine state", gpu, "down"),
-        ("info", "target well again", gpu, "serving"),
+        ("info", "target recovered", gpu, "serving"),
         ("info", "verdict", gpu, "healthy"),
     ]
     assert logged[2]["previous"] == "healthy"

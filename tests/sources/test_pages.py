@@ -13,9 +13,9 @@ ZIPPED = gzip.compress(PAGE, mtime=0)  # the same bytes in every process that co
     [
         (b"", "", "empty", "empty"),
         (b" \n\n", "", "empty", "empty"),
-        (b"<!DOCTYPE html><html></html>", "", "not_metrics", "an HTML page"),
-        (b"<html><style>\nwidth 100px\n</style>", "", "not_metrics", "an HTML page"),
-        (b"<?xml version='1.0'?><a/>", "", "not_metrics", "an XML page"),
+        (b"<!DOCTYPE html><html></html>", "", "not_metrics", "got HTML"),
+        (b"<html><style>\nwidth 100px\n</style>", "", "not_metrics", "got HTML"),
+        (b"<?xml version='1.0'?><a/>", "", "not_metrics", "got XML"),
         (b'{"error": "no"}', "", "not_metrics", "JSON"),
         (b"port: 8000\n", "", "not_metrics", "other text"),
         (b"OK", "", "not_metrics", "other text"),

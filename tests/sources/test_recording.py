@@ -105,12 +105,12 @@ def test_a_bad_page_among_good_ones_is_a_failed_scrape(
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({}, "no pages"),
-        ({"a/readme": "x"}, "no pages"),
-        ({"a/1.prom": "<html>", "a/2.prom": ""}, "2 pages and none can be read"),
+        ({}, "no scrapes"),
+        ({"a/readme": "x"}, "no scrapes"),
+        ({"a/1.prom": "<html>", "a/2.prom": ""}, "none of its 2 scrapes can be read"),
         ({"a/12.prom": PAGE, "a/12.prom.gz": PAGE}, "12.prom and 12.prom.gz"),
         ({"a/12.00.prom": PAGE, "a/12.fail": "x"}, "for one moment"),
-        ({"1.prom": PAGE, "a/1.prom": PAGE}, "pages and target folders"),
+        ({"1.prom": PAGE, "a/1.prom": PAGE}, "both scrapes and target folders"),
         ({"a%3A1/1.prom": PAGE, "a:1/1.prom": PAGE}, "two folders"),
         ({"run1/a/1.prom": PAGE, "run2/a/1.prom": PAGE}, "run1"),
     ],
@@ -183,7 +183,7 @@ def test_clock_time_does_not_follow_relative_time(folder: Callable[..., Path]) -
 
 def test_a_folder_with_something_else_is_not_written_to(folder: Callable[..., Path], tmp_path: Path) -> None:
     path = folder({"work/thesis.txt": "x"})
-    for wrong, says in ((path, "no recording"), (path / "work" / "thesis.txt", "folder")):
+    for wrong, says in ((path, "nor a recording"), (path / "work" / "thesis.txt", "folder")):
         with pytest.raises(RecordingError, match=says):
             RecordingWriter(wrong)
     pages = tmp_path / "pages"

@@ -72,12 +72,12 @@ def test_d17_an_address_that_may_end_in_a_port_is_refused_with_what_to_write(tex
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "nothing written"),
+        ("", "empty"),
         (":8000", "localhost:8000"),
         ("8000", "localhost:8000"),
-        ("http://", "no host"),
-        ("http:gpu-1", "two slashes"),
-        ("http:/gpu-1", "two slashes"),
+        ("http://", "missing host"),
+        ("http:gpu-1", "missing //"),
+        ("http:/gpu-1", "missing //"),
         ("ftp://gpu-1", "http:// or https://"),
         ("gpu 1:8000", "spaces"),
         ("gpu-1\\metrics", "backslashes"),
@@ -86,8 +86,8 @@ def test_d17_an_address_that_may_end_in_a_port_is_refused_with_what_to_write(tex
         ("gpu-1:65536", "port"),
         ("gpu-1:", "port"),
         ("a:b:c", "IPv6"),
-        ("[::1", "bracket"),
-        ("[::1]8000", "colon"),
+        ("[::1", "missing ']'"),
+        ("[::1]8000", "missing ':'"),
         ("[gpu-1]:8000", "IPv6"),
         ("[fe80::1%25]:8000", "interface"),
         ("gpu..1:8000", "host"),
@@ -106,7 +106,7 @@ def test_what_is_no_target_is_one_line_that_says_what_to_write(text: str, says: 
 
 
 def test_two_different_ports_are_refused() -> None:
-    with pytest.raises(TargetError, match="8000 is written and port 9000"):
+    with pytest.raises(TargetError, match="two ports, 8000 and 9000"):
         parse_target("gpu-1:8000", port=9000)
 
 

@@ -15,13 +15,13 @@ def parse_duration(text: str) -> float:
     """Seconds, from zero to LONGEST_SECONDS. Raises ValueError with one line that shows how to write it."""
     match = _SHAPE.fullmatch(text.strip())
     if match is None or not any(match.groups()) or len(text) > 40:
-        raise ValueError(f"{text[:40]!r} is no duration; write it like 250ms, 2.5s, 1m30s or 5m")
+        raise ValueError(f"invalid duration {text[:40]!r}; use 250ms or 1m30s")
     # Milliseconds are divided, so that 300ms is the same float as 0.3.
     *whole, milliseconds = match.groups(default="0")
     seconds = sum(float(number) * unit for number, unit in zip(whole, _UNITS.values(), strict=False))
     seconds += float(milliseconds) / 1000
     if seconds > LONGEST_SECONDS:
-        raise ValueError(f"{text!r} is longer than 3650d, the longest duration; check its unit")
+        raise ValueError(f"invalid duration {text!r}; use at most 3650d, and check its unit")
     return seconds
 
 

@@ -56,10 +56,6 @@ class Watcher:
         memory.failures += 1
         memory.error = reason
 
-    def forget(self, target: str) -> None:
-        """A target that is no longer watched: everything of it ends."""
-        self._targets.pop(target, None)
-
     def evaluate(self, at: float) -> Fleet:
         """The whole truth at `at`. Call it once per round: two agreeing evaluations make a verdict."""
         engines: list[EngineReport] = []

@@ -31,7 +31,7 @@ class Changes:
         if report.state in _TROUBLE:
             self._log.warning("target in trouble", **about, error=report.last_error)
         elif before in _TROUBLE:
-            self._log.info("target well again", **about)
+            self._log.info("target recovered", **about)
         else:
             self._log.info("target state", **about)
 

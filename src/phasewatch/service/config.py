@@ -123,7 +123,7 @@ def _edge_warnings(config: Config) -> Iterable[tuple[Loc, str]]:
                     yield (
                         (*place, name),
                         (
-                            f"{format_duration(level)} is no edge of vLLM's default buckets, so that values near it are"
+                            f"{format_duration(level)} is not an edge of vLLM's default buckets, so values near it are"
                             f" neither surely missed nor surely met; the nearest edges are {near}"
                         ),
                     )
@@ -133,4 +133,4 @@ def _file_warnings(config: Config) -> Iterable[tuple[Loc, str]]:
     for index, target in enumerate(config.targets):
         for key, path in (("bearer_token_file", target.bearer_token_file), ("tls.ca_file", target.tls.ca_file)):
             if path is not None and not os.access(path, os.R_OK):
-                yield ("targets", index, *key.split(".")), f"{path} cannot be read now; check path and permissions"
+                yield ("targets", index, *key.split(".")), f"cannot read {path}; check the path and its permissions"

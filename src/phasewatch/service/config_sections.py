@@ -31,8 +31,8 @@ def _duration(value: object) -> object:
     if isinstance(value, str):
         return parse_duration(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise ValueError(f"{value} has no unit; write it like {value:g}s or 250ms")
-    raise ValueError(f"must be a duration, not {kind(value)}; write it like 250ms, 2.5s, 1m30s or 5m")
+        raise ValueError(f"{value} has no unit; use {value:g}s or 250ms")
+    raise ValueError(f"must be a duration, not {kind(value)}; use 250ms or 1m30s")
 
 
 def _limits(value: object) -> object:
@@ -88,7 +88,7 @@ def _label_names(labels: dict[str, str]) -> dict[str, str]:
     problems: list[tuple[Loc, str]] = []
     for name in labels:
         if not name.isascii() or not name.isidentifier() or name.startswith("__"):
-            problems.append(((name,), "is no label name; use letters, digits and _, the first no digit"))
+            problems.append(((name,), "invalid label name; use letters, digits and _, beginning with a letter"))
         elif name in RESERVED_LABELS:
             problems.append(((name,), "is a label that phasewatch or Prometheus sets itself; choose another name"))
     if problems:
@@ -131,9 +131,9 @@ def _distinct(targets: tuple[TargetSection, ...]) -> tuple[TargetSection, ...]:
     by_url: dict[str, int] = {}
     for index, target in enumerate(section.target() for section in targets):
         if (first := by_url.setdefault(target.url, index)) != index:
-            problems.append(((index,), f"{target.url} is targets[{first}] already; remove one"))
+            problems.append(((index,), f"duplicate target {target.url} (first is targets[{first}]); remove one"))
         elif (first := by_name.setdefault(target.name, index)) != index:
-            problems.append(((index,), f"the name {target.name!r} is that of targets[{first}]; give it another name"))
+            problems.append(((index,), f"duplicate name {target.name!r} (targets[{first}] has it); choose another"))
     if problems:
         raise ProblemsError(problems)
     return targets
@@ -164,7 +164,7 @@ class LimitSection(_Section):
     @model_validator(mode="after")
     def _in_order(self) -> "LimitSection":
         if self.critical < self.warning:
-            raise ValueError("critical is below warning; exchange them")
+            raise ValueError("critical is below warning; swap them")
         return self
 
 
@@ -228,7 +228,7 @@ def parse_listen_address(text: str) -> tuple[str, int]:
     host, colon, port = text.strip().rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535 or (":" in host and not bracketed):
-        raise ValueError(f"{text!r} is no address to listen on; write it like 127.0.0.1:9321, [::1]:9321 or :9321")
+        raise ValueError(f"invalid listen address {text!r}; use 127.0.0.1:9321, [::1]:9321 or :9321")
     return host.strip("[]"), int(port)
 
 
@@ -283,7 +283,7 @@ class Config(_Section):
         problems: list[tuple[Loc, str]] = []
         longest = self.scrape.longest_timeout
         if self.scrape.total_timeout > longest:
-            message = f"is longer than nine tenths of the interval; at most {format_duration(longest)}"
+            message = f"is longer than 90 % of the interval; use at most {format_duration(longest)}"
             problems.append((("scrape", "timeout"), message))
         least = _LEAST_SCRAPES * self.scrape.interval
         for index, window in enumerate(self.windows):
@@ -294,7 +294,7 @@ class Config(_Section):
                     f" write at least {format_duration(least)} or scrape more often",
                 ))  # fmt: skip
             if window in self.windows[:index]:
-                problems.append((("windows", index), f"{format_duration(window)} stands there twice; remove one"))
+                problems.append((("windows", index), f"duplicate window {format_duration(window)}; remove one"))
         if problems:
             raise ProblemsError(problems)
         return self

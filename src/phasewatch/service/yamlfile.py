@@ -103,23 +103,23 @@ def read_yaml(path: Path) -> YamlFile:
     except FileNotFoundError:
         raise FileError(f"{name}: no such file; check the path") from None
     except IsADirectoryError:
-        raise FileError(f"{name}: is a folder, not a file; name the YAML file in it") from None
+        raise FileError(f"{name}: is a folder, not a file; give the YAML file in it") from None
     except OSError as error:
         raise FileError(f"{name}: cannot be read ({error.strerror}); check the path and its permissions") from None
     if len(raw) > MAX_BYTES:
-        raise FileError(f"{name}: is larger than {MAX_BYTES // 1024 // 1024} MiB; this is no configuration")
+        raise FileError(f"{name}: is larger than {MAX_BYTES // 1024 // 1024} MiB; give a configuration file")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise FileError(f"{name}:{line}: is not UTF-8 text; save it as UTF-8") from None
+        raise FileError(f"{name}:{line}: invalid UTF-8; save it as UTF-8") from None
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise FileError(f"{name}:{line}: is not valid YAML ({_yaml_problem(error)}); correct this line") from None
+        raise FileError(f"{name}:{line}: invalid YAML ({_yaml_problem(error)}); correct this line") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise FileError(f"{name}:{line}: holds a character that YAML does not allow; remove it") from None
@@ -129,7 +129,10 @@ def read_yaml(path: Path) -> YamlFile:
         raise FileError(f"{name}: holds a value that YAML cannot read ({error}); put it in quotes") from None
     if repeated := sorted(_repeated_keys(root)):
         raise FileError(
-            *(f"{name}:{line}: {key}: stands twice, first in line {before}; keep one" for line, key, before in repeated)
+            *(
+                f"{name}:{line}: {key}: duplicate key (first on line {before}); keep one"
+                for line, key, before in repeated
+            )
         )
     if data is None:
         return YamlFile(name, {}, None)
@@ -161,7 +164,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     known = list(known)
     if close := difflib.get_close_matches(word, known, n=1, cutoff=0.6):
         return f'did you mean "{close[0]}"?'
-    return f"known are {', '.join(known)}" if known else "remove it"
+    if not known:
+        return "remove it"
+    return f"use {'one of ' if len(known) > 1 else ''}{', '.join(known)}"
 
 
 def complaints(error: ErrorDetails, model: type[BaseModel]) -> list[tuple[Loc, str]]:
@@ -176,7 +181,7 @@ def complaints(error: ErrorDetails, model: type[BaseModel]) -> list[tuple[Loc, s
         return [(loc, f"unknown key; {nearest(str(loc[-1]), _keys(model, loc[:-1]))}")]
     if error["type"] == "literal_error":
         words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-        return [(loc, f"is {given!r}, which is not known; {nearest(str(given), words)}")]
+        return [(loc, f"unknown value {given!r}; {nearest(str(given), words)}")]
     if error["type"] == "invalid_key" or loc[-1:] == ("[key]",):
         return [(loc[:-1], f"the key {given!r} is {kind(given)}, not text; put it in quotes")]
     return [(loc, _MESSAGES.get(error["type"], "{msg}; see config/phasewatch.yml").format(

@@ -70,18 +70,18 @@ def read_document(path: Path) -> Mapping[ModelKey, ModelNumbers]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise DocumentError(f"{path} is no text; a diagnosis document is JSON") from None
+        raise DocumentError(f"{path}: not a text file; give a diagnosis document (JSON)") from None
     except OSError as error:
         raise DocumentError(f"{path}: {error.strerror}") from None
     raw = _json(path, text)
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-        raise DocumentError(f"{path} is no document {SCHEMA}; make one with `phasewatch diagnose ... --format json`")
+        raise DocumentError(f"{path}: not a {SCHEMA} document; make one with `phasewatch diagnose ... --format json`")
     try:
         document = _DOCUMENT.validate_python(_with_counts(raw))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise DocumentError(f"{path}: this document is damaged, make it again ({where}: {first['msg']})") from None
+        raise DocumentError(f"{path}: invalid document ({where}: {first['msg']}); make it again") from None
     models = {row.key: row for row in document.models}
     grouped: dict[ModelKey, list[_Engine]] = {}
     for engine in document.engines:
@@ -114,7 +114,7 @@ def _finite(text: str) -> float:
     """NaN, Infinity and 1e999 are no numbers to compare."""
     value = float(text)
     if not isfinite(value):
-        raise ValueError(f"{text} is no finite number")
+        raise ValueError(f"{text} is not a finite number")
     return value
 
 

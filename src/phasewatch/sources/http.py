@@ -22,7 +22,7 @@ from phasewatch.sources.target import DEFAULT_PORTS, Target
 
 REASONS = (
     "authentication",  # 401, 403, or a token file that cannot be used
-    "busy",  # the scrape before is still running
+    "busy",  # the previous scrape is still running
     "connect",  # no such host, refused, unreachable, reset
     "empty",  # 200 without a page
     "encoding",  # cannot be decompressed or is not UTF-8
@@ -39,13 +39,13 @@ ACCEPT = f"{OPENMETRICS};version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;
 MAX_REDIRECTS = 5
 _CHUNK = 64 * 1024
 _STATUS_ADVICE = {
-    404: "no metrics under this path; check it",
-    405: "no metrics under this path; check it",
-    429: "asked too often; use a longer interval",
+    404: "no metrics at this path; check it",
+    405: "no metrics at this path; check it",
+    429: "too many requests; use a longer interval",
     500: "its metrics path fails while the engine may be fine; see the server's log",
-    502: "the proxy cannot reach the server behind it",
+    502: "the proxy cannot reach its upstream",
     503: "the server is not ready or overloaded",
-    504: "the proxy waits in vain for the server behind it",
+    504: "the proxy timed out waiting for its upstream",
 }
 
 
@@ -123,7 +123,7 @@ class Scraper:
     def fetch(self) -> Scrape:
         """The page as it is now. Raises ScrapeError, and nothing else, for whatever the server or network may do."""
         if not self._busy.acquire(blocking=False):
-            raise self._error("busy", "the scrape before is still running; use a longer interval")
+            raise self._error("busy", "the previous scrape is still running; use a longer interval")
         try:
             return self._fetch()
         except PageError as error:
@@ -168,9 +168,7 @@ class Scraper:
             "Content-Length" in response.headers or "chunked" in response.headers.get("Transfer-Encoding", "").lower()
         )
         if not has_end and not text.endswith("\n"):
-            raise PageError(
-                "truncated", "the connection ended in the middle of a line; the page is discarded as a whole"
-            )
+            raise PageError("truncated", "the connection ended in the middle of a line; the whole scrape is discarded")
         return Scrape(text, content_type, response.status, time.monotonic() - started)
 
     def _follow(self, authorization: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
@@ -220,7 +218,7 @@ class Scraper:
         try:
             here, there = _server(url), _server(new)
         except ValueError:
-            raise self._error("redirect", "redirected to something that is no URL; check the address") from None
+            raise self._error("redirect", "redirected to an invalid URL; check the address") from None
         upgrade = (
             here[0] == "http"
             and there == ("https", here[1], DEFAULT_PORTS["https"])
@@ -228,10 +226,10 @@ class Scraper:
         )
         if here != there and not upgrade:
             raise self._error(
-                "redirect", f"redirected to {shown}, another server, not followed; if it is right, give that address"
+                "redirect", f"redirected to another server, {shown}: not followed; if it is right, use that address"
             )
         if new in seen:
-            raise self._error("redirect", f"redirected in a circle, back to {shown}; check the path and the proxy")
+            raise self._error("redirect", f"redirect loop, back to {shown}; check the path and the proxy")
         if len(seen) > MAX_REDIRECTS:
             raise self._error(
                 "redirect", f"redirected more than {MAX_REDIRECTS} times, last to {shown}; check the path and the proxy"
@@ -242,7 +240,7 @@ class Scraper:
         """The page's bytes, decompressed. Raises PageError."""
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip"):
-            raise PageError("encoding", f"sent as {encoding[:40]!r} although only gzip was asked for; check the proxy")
+            raise PageError("encoding", f"unsupported Content-Encoding {encoding[:40]!r}; check the proxy")
         announced = response.headers.get("Content-Length", "")
         if announced.isdigit() and int(announced) > self._max_bytes:
             raise too_large(self._max_bytes)
@@ -274,9 +272,7 @@ class Scraper:
         except UnicodeDecodeError:
             token = ""
         if not token or any(not c.isprintable() or c == " " for c in token):
-            raise self._error(
-                "authentication", f"token file {self._token_file} holds no token; it should be one plain word"
-            )
+            raise self._error("authentication", f"token file {self._token_file} has no token; write one word into it")
         return {"Authorization": f"Bearer {token}"}
 
     def _refused(self, status: int) -> tuple[str, str]:
@@ -289,7 +285,7 @@ class Scraper:
             return "authentication", f"answered {status}: the server {sent}; check the credentials for its metrics"
         return (
             "status",
-            f"answered {status}: {_STATUS_ADVICE.get(status, 'not a page; see the log of the server or proxy')}",
+            f"answered {status}: {_STATUS_ADVICE.get(status, 'see the log of the server or proxy')}",
         )
 
     def _too_slow(self) -> str:

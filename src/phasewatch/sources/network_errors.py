@@ -20,31 +20,31 @@ def explain(error: BaseException, connect: float, read: float) -> tuple[str, str
     if type(error) is urllib3.exceptions.ConnectTimeoutError:
         return (
             "timeout",
-            f"no connection within {connect:g} s; check that the server is up and no firewall is between",
+            f"no connection within {connect:g} s; check that the server is up and that no firewall blocks it",
         )
     # With a number it is the system that gave a connection up.
     if any(isinstance(e, TimeoutError) and e.errno is None for e in chain):
-        return "timeout", f"nothing came for {read:g} s; the server is overloaded or stands still"
+        return "timeout", f"no data for {read:g} s; the server is overloaded or hangs"
     for cause in chain:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return (
                 "tls",
-                f"its certificate is not trusted ({cause.verify_message}); set ca_file, or check the host name",
+                f"certificate not trusted ({cause.verify_message}); set ca_file, or check the host name",
             )
         if isinstance(cause, ssl.SSLError):
-            return "tls", "TLS cannot be agreed on; if the server speaks plain HTTP there, write http://"
+            return "tls", "TLS handshake failed; if the server speaks plain HTTP, use http://"
         if isinstance(cause, socket.gaierror):
             return "connect", "the host name does not resolve; check its spelling and the DNS"
         if isinstance(cause, http.client.IncompleteRead):
-            return "truncated", "the page ended before its announced length; it is discarded as a whole"
+            return "truncated", "the response ended before its announced length; the whole scrape is discarded"
     number = system_error(error)
     if number == errno.ECONNREFUSED:
-        return "connect", "connection refused; nothing listens there: check the port, and that the server is up"
+        return "connect", "connection refused; check the port, and that the server is up"
     if number is not None:
         return "connect", f"{lower_first(os.strerror(number))}; check the address and the network"
     if any(isinstance(e, http.client.RemoteDisconnected) for e in chain):
-        return "connect", "closed the connection without an answer; if the server expects TLS there, write https://"
-    return "protocol", "what answers there does not speak proper HTTP; check the port"
+        return "connect", "connection closed without a response; if the server expects TLS, use https://"
+    return "protocol", "the response is not valid HTTP; check the port"
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

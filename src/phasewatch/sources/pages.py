@@ -41,15 +41,13 @@ class Gunzip:
             if self._decoder.eof:  # gzip allows several members one after the other
                 if not data.startswith(GZIP_MAGIC[: len(data)]):
                     raise PageError(
-                        "encoding", "something follows the end of the gzip data; a proxy may edit compressed pages"
+                        "encoding", "unexpected data after the end of the gzip stream; a proxy may rewrite responses"
                     )
                 self._decoder = zlib.decompressobj(wbits=31)
             try:
                 piece = self._decoder.decompress(data, self._limit - self._size + 1)
             except zlib.error:
-                raise PageError(
-                    "encoding", "announced as gzip but cannot be decompressed; a proxy may edit pages"
-                ) from None
+                raise PageError("encoding", "invalid gzip data; a proxy may rewrite responses") from None
             self._size += len(piece)
             if self._size > self._limit:
                 raise too_large(self._limit)
@@ -59,14 +57,12 @@ class Gunzip:
 
     def finish(self) -> None:
         if not self._decoder.eof:
-            raise PageError("truncated", "the gzip data ends in the middle; the page is discarded as a whole")
+            raise PageError("truncated", "the gzip data is cut off; the whole scrape is discarded")
 
 
 def too_large(limit: int) -> PageError:
     size = f"{limit // (1024 * 1024)} MiB" if limit >= 1024 * 1024 else f"{limit} bytes"
-    return PageError(
-        "too_large", f"the page is larger than {size}; this is no page of a vLLM server, or the limit is too low"
-    )
+    return PageError("too_large", f"the response is larger than {size}; check the address, or raise the limit")
 
 
 def gunzip(data: bytes, limit: int = MAX_PAGE_BYTES) -> bytes:
@@ -80,29 +76,27 @@ def gunzip(data: bytes, limit: int = MAX_PAGE_BYTES) -> bytes:
 def page_text(body: bytes, content_type: str = "") -> str:
     """The page's text. Raises PageError: empty, still compressed, not UTF-8, cut short, or no metrics page."""
     if body.startswith(GZIP_MAGIC):
-        raise PageError("encoding", "compressed twice; a proxy may compress pages that are compressed already")
+        raise PageError("encoding", "compressed twice; a proxy may compress what is compressed already")
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise PageError("encoding", f"not UTF-8 text at byte {error.start}") from None
+        raise PageError("encoding", f"invalid UTF-8 at byte {error.start}; check the address and path") from None
     if not text.strip():
-        raise PageError("empty", "the page is empty; the server lives but says nothing (check its metrics settings)")
+        raise PageError("empty", "the response is empty; the server is up: check its metrics settings")
     # HTML first: its style sheets may hold lines that look like samples.
     if text.lstrip().startswith("<") or not _METRICS_LINE.search(text):
-        raise PageError(
-            "not_metrics", f"{_kind(text, content_type)} came instead of a metrics page; check the address and path"
-        )
+        raise PageError("not_metrics", f"expected metrics, got {_kind(text, content_type)}; check the address and path")
     if content_type.lower().startswith(OPENMETRICS) and not text.rstrip().endswith("# EOF"):
-        raise PageError("truncated", "the page ends before its '# EOF' line; it is discarded as a whole")
+        raise PageError("truncated", "the response ends before its '# EOF' line; the whole scrape is discarded")
     return text
 
 
 def _kind(text: str, content_type: str) -> str:
     start = text.lstrip()[:200].lower()
     if start.startswith(("<!doctype html", "<html")) or "text/html" in content_type.lower():
-        return "an HTML page"
+        return "HTML"
     if start.startswith("<"):
-        return "an XML page"
+        return "XML"
     if start.startswith(("{", "[")):
         try:
             json.loads(text)

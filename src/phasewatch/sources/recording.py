@@ -103,7 +103,7 @@ def open_recording(path: str | Path) -> Recording:
         with_pages = [sub for sub in subfolders if _list(sub)[0]]
         if with_pages:
             raise RecordingError(
-                f"{folder} holds pages and target folders ({with_pages[0].name}); move one of them away"
+                f"{folder} has both scrapes and target folders ({with_pages[0].name}); move one of them away"
             )
         targets = [TargetRecording(name_from_folder(folder.resolve().name), _entries(folder, names))]
     else:
@@ -122,7 +122,9 @@ def open_recording(path: str | Path) -> Recording:
     entries = [entry for target in targets for entry in target.entries]
     # A recording of a server that was down all the time is one; a folder of broken pages is not.
     if not any(entry.path.suffix == ".fail" or entry.kind == "page" for entry in entries):
-        raise RecordingError(f"{folder} has {len(entries)} pages and none can be read; the first: {entries[0].reason}")
+        raise RecordingError(
+            f"{folder}: none of its {len(entries)} scrapes can be read; the first: {entries[0].reason}"
+        )
     return Recording(folder, tuple(targets))
 
 
@@ -149,19 +151,15 @@ class RecordingWriter:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RecordingError(
-                f"{self.path}: cannot be used as a folder ({error.strerror}); name a new one"
-            ) from None
+            raise RecordingError(f"{self.path}: cannot be used as a folder ({error.strerror}); use a new one") from None
         if next(self.path.iterdir(), None) is None:
             return
         if _list(self.path)[0]:
-            raise RecordingError(
-                f"{self.path} holds the pages of one target itself; name the folder above, or a new one"
-            )
+            raise RecordingError(f"{self.path} has the scrapes of one target; use the folder above, or a new one")
         try:
             existing = open_recording(self.path)
         except RecordingError:
-            raise RecordingError(f"{self.path} is not empty and no recording; name a new folder") from None
+            raise RecordingError(f"{self.path} is neither empty nor a recording; use a new folder") from None
         self._last = {target.name: target.entries[-1].seconds for target in existing.targets}
 
     def page(self, target_name: str, seconds: float, scrape: Scrape) -> Path:
@@ -192,7 +190,7 @@ class RecordingWriter:
                 _append_line(folder / SCRAPES, json.dumps({"seconds": float(stem), **about}))
             except OSError as error:
                 raise RecordingError(
-                    f"{self.path}: cannot write ({error.strerror}); the pages so far are kept"
+                    f"{self.path}: cannot write ({error.strerror}); the scrapes so far are kept"
                 ) from None
             except TargetError as error:
                 raise RecordingError(f"target {target_name!r}: {error}") from None
@@ -205,7 +203,7 @@ class RecordingWriter:
         if last is None or round(seconds, 3) > last:
             if last is not None and last < EARLIEST_UNIX <= seconds:
                 raise RecordingError(
-                    f"{self.path} counts seconds from its own start and cannot go on in clock time; name a new folder"
+                    f"{self.path} counts seconds from its own start and cannot go on in clock time; use a new folder"
                 )
             return seconds
         return last + 0.001
@@ -222,9 +220,7 @@ def _list(folder: Path) -> tuple[list[str], list[Path]]:
     except FileNotFoundError:
         raise RecordingError(f"{folder}: no such folder; a recording is a folder made by `phasewatch record`") from None
     except NotADirectoryError:
-        raise RecordingError(
-            f"{folder} is a file; a recording is a folder of pages: name the folder it lies in"
-        ) from None
+        raise RecordingError(f"{folder} is a file; a recording is a folder: give the one it lies in") from None
     except OSError as error:
         raise RecordingError(f"{folder}: cannot be read ({error.strerror})") from None
 
@@ -233,8 +229,8 @@ def _no_recording(folder: Path, subfolders: Iterable[Path]) -> str:
     for sub in subfolders:
         for below in _list(sub)[1]:
             if _list(below)[0]:
-                return f"{folder} holds several recordings; name one of them, such as {sub}"
-    return f"{folder} has no pages; a recording is TARGET/SECONDS.prom or .prom.gz, as made by `phasewatch record`"
+                return f"{folder} has several recordings; give one of them, such as {sub}"
+    return f"{folder} has no scrapes; a recording is TARGET/SECONDS.prom or .prom.gz, as made by `phasewatch record`"
 
 
 def _entries(folder: Path, names: list[str]) -> tuple[Entry, ...]:

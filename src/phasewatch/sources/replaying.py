@@ -26,7 +26,9 @@ def span(recording: Recording) -> tuple[float, float]:
     start, end = first.entries[0].seconds, last.entries[-1].seconds
     if end - start > _LONGEST:
         where = "" if first is last else f" ({first.name} and {last.name})"
-        raise RecordingError(f"{recording.path} has seconds {start:g} and {end:g}{where}: two clocks; keep them apart")
+        raise RecordingError(
+            f"{recording.path} mixes two clocks, seconds {start:g} and {end:g}{where}; keep them in separate recordings"
+        )
     return start, end
 
 

@@ -59,16 +59,16 @@ def parse_target(
         scheme, auth, authority, path = _split(text)
         host, written_port = _host_and_port(authority, port_is_apart=port is not None)
         if port is not None and written_port is not None and port != written_port:
-            raise TargetError(f"port {written_port} is written and port {port} is given as well; leave one out")
+            raise TargetError(f"two ports, {written_port} and {port}; remove one")
         number = port if port is not None else written_port
         if number is None:
             number = DEFAULT_PORTS[scheme] if _SCHEME.match(text) else VLLM_PORT
         if not 0 < number < 65536:
-            raise TargetError("the port must lie between 1 and 65535")
+            raise TargetError("invalid port; use a number from 1 to 65535")
         if name is not None:
             name = name.strip()
             if not name or not name.isprintable():
-                raise TargetError("its name is empty or has control characters; give it a readable one")
+                raise TargetError("invalid name: empty, or with control characters; give it a readable one")
         shown = name or f"{host}:{number}"
         folder_name(shown)  # a name no recording could be kept under is refused here, not at the first write
     except TargetError as error:
@@ -105,33 +105,33 @@ def name_from_folder(folder: str) -> str:
 def _split(text: str) -> tuple[str, tuple[str, str] | None, str, str]:
     """(scheme, credentials, authority, path with query)."""
     if not text:
-        raise TargetError("nothing written; write a URL such as http://localhost:8000")
+        raise TargetError("empty; write a URL such as http://localhost:8000")
     if _BAD_CHARACTER.search(text):
-        raise TargetError(
-            "spaces, backslashes and control characters do not belong into a URL; write them as %20 and so on"
-        )
+        raise TargetError("a URL has no spaces, backslashes or control characters; write a space as %20")
     scheme_match = _SCHEME.match(text)
     if scheme_match is None and _FORGOTTEN_SLASHES.match(text):
-        raise TargetError("two slashes belong after the scheme, as in http://localhost:8000")
+        raise TargetError("missing // after the scheme; write http://localhost:8000")
     scheme = scheme_match[1].lower() if scheme_match else "http"
     if scheme not in DEFAULT_PORTS:
-        raise TargetError(f"{scheme}:// cannot be scraped; write http:// or https://")
+        raise TargetError(f"unsupported scheme {scheme}://; use http:// or https://")
     rest = text[scheme_match.end() :] if scheme_match else text
     rest, hash_sign, _ = rest.partition("#")
     if hash_sign:
-        raise TargetError("a '#' has no meaning to a server; leave out what follows it (in a password write %23)")
+        raise TargetError("unexpected '#'; remove it and what follows it (in a password write %23)")
     end = re.search(r"[/?]", rest)
     authority, path = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
     userinfo, at_sign, authority = authority.rpartition("@")
     if "@" in path:
         # More likely a password with a slash in it than a path; showing or sending it as a path would give it away.
-        raise TargetError("an '@' after the address; in a path write %40, in a password write / as %2F and ? as %3F")
+        raise TargetError(
+            "unexpected '@' after the address; in a path write %40, in a password write / as %2F and ? as %3F"
+        )
     auth = None
     if at_sign:
         user, _, password = userinfo.partition(":")
         auth = (unquote(user), unquote(password))
         if not user or any(not character.isprintable() for part in auth for character in part):
-            raise TargetError("the credentials have no user name or hold control characters; write user:password@host")
+            raise TargetError("invalid credentials: no user name, or control characters; write user:password@host")
     before_query, question_mark, query = path.partition("?")
     if before_query in ("", "/"):
         before_query = DEFAULT_PATH
@@ -141,23 +141,23 @@ def _split(text: str) -> tuple[str, tuple[str, str] | None, str, str]:
 def _host_and_port(authority: str, *, port_is_apart: bool) -> tuple[str, int | None]:
     """(host in lower case, IPv6 in brackets with its zone after a plain %; port or None)."""
     if not authority or (authority.startswith(":") and not authority.startswith("::")):
-        raise TargetError(f"no host; write localhost{authority or ':8000'}")
+        raise TargetError(f"missing host; write localhost{authority or ':8000'}")
     if authority.startswith("["):
         inside, bracket, after = authority[1:].partition("]")
         if not bracket:
-            raise TargetError("the bracket is never closed; write an IPv6 address as [2001:db8::10]:8000")
+            raise TargetError("missing ']'; write an IPv6 address as [2001:db8::10]:8000")
         if after and not after.startswith(":"):
-            raise TargetError("between ']' and the port belongs a colon; write [2001:db8::10]:8000")
+            raise TargetError("missing ':' after ']'; write [2001:db8::10]:8000")
         return _ipv6(inside, in_brackets=True), _port(after[1:]) if after else None
     if authority.count(":") > 1:
         return _bare_ipv6(authority, port_is_apart=port_is_apart), None
     host, colon, port = authority.partition(":")
     if host.isdigit():
-        raise TargetError(f"{host} alone is no host; for a port on this machine write localhost:{host}")
+        raise TargetError(f"invalid host '{host}'; for a port on this machine write localhost:{host}")
     if not _HOST_NAME.fullmatch(host):
-        raise TargetError("the host may have letters, digits, '.', '-' and '_'; an IPv6 address belongs in brackets")
+        raise TargetError("invalid host; use letters, digits, '.', '-' and '_', or an IPv6 address in brackets")
     if host.replace(".", "").isdigit() and not _is_ipv4(host):
-        raise TargetError("this is no IPv4 address; it has four numbers from 0 to 255")
+        raise TargetError("invalid IPv4 address; use four numbers from 0 to 255")
     return host.lower(), _port(port) if colon else None
 
 
@@ -169,9 +169,7 @@ def _bare_ipv6(literal: str, *, port_is_apart: bool) -> str:
     if not may_be_port or port_is_apart or not _is_ipv6(head):
         return _ipv6(literal, in_brackets=False)
     if _is_ipv6(literal):
-        raise TargetError(
-            f"an address, or an address and a port{advice}, or [{literal}]:{VLLM_PORT} if it is all address"
-        )
+        raise TargetError(f"ambiguous IPv6 address{advice}, or [{literal}]:{VLLM_PORT} if it is all address")
     raise TargetError(f"an IPv6 address with a port needs brackets{advice}")
 
 
@@ -197,9 +195,9 @@ def _ipv6(literal: str, *, in_brackets: bool) -> str:
     if percent and zone.startswith("25") and (in_brackets or len(zone) > 2):
         zone = zone[2:]
     if not _is_ipv6(address):
-        raise TargetError("this is no IPv6 address; write [2001:db8::10]:8000, or host:port for a name or IPv4 address")
+        raise TargetError("invalid IPv6 address; write [2001:db8::10]:8000, or host:port for a name or IPv4 address")
     if percent and not _ZONE.fullmatch(zone):
-        raise TargetError("after % belongs the interface; write [fe80::1%25eth0]:8000")
+        raise TargetError("invalid interface after %; write it like [fe80::1%25eth0]:8000")
     parsed = ipaddress.IPv6Address(address)
     readable = f"::ffff:{parsed.ipv4_mapped}" if parsed.ipv4_mapped else parsed.compressed
     return f"[{readable}{percent}{zone}]"
@@ -207,5 +205,5 @@ def _ipv6(literal: str, *, in_brackets: bool) -> str:
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
-        raise TargetError("the port is no number from 1 to 65535; write host:8000")
+        raise TargetError("invalid port; use a number from 1 to 65535, such as host:8000")
     return int(text)
