@@ -347,7 +347,7 @@ def _checked(fleet: Fleet, settings: Settings) -> Iterator[str]:
 
 
 def _exported(fleet: Fleet, settings: Settings) -> Iterator[Metric]:
-    return families(fleet, objectives=settings.objectives, version="fuzz")
+    return families(fleet, settings=settings, version="fuzz")
 
 
 def _values(path: str, value: object) -> Iterator[str]:

@@ -1,11 +1,11 @@
 """The document against all that says the same in other words: the gauges, the table of `diagnose`, the runbooks.
 
-The names and paths below are written down a second time on purpose: nothing here reads the tables of core/export_rows.
+Names and paths are measure_table's: what is compared are the values that the document and the page make of them.
 """
 
 import io
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import CONFIDENCES, STATES, EngineReport, Fleet
+from phasewatch.core.report.measure_table import MEASURES
 from phasewatch.outputs import terminal
 from support import ROOT
 
@@ -25,43 +26,8 @@ RUNBOOKS = ROOT / "config" / "runbooks" / "verdicts"
 # What one engine's or model's series of one name differ in.
 _INNER = {"window", "phase", "verdict", "level", "state", "objective", "severity"}
 
-# gauge -> where the document has the number
-WINDOWED: dict[str, str] = {
-    **{f"{of}_{name}": f"{of}_seconds.{path}" for of in ("ttft", "itl", "tpot", "e2e") for name, path in (
-        ("mean_seconds", "mean"), ("observations", "count"), ("p50_seconds", "p50.value"), ("p99_seconds", "p99.value"),
-        ("p99_low_seconds", "p99.low"), ("p99_high_seconds", "p99.high"),
-    )},
-    "itl_stalled_ratio": "itl_stalled_ratio",
-    "queue_growth_requests_per_second": "queue.growth_per_second",
-    "arrivals_per_second": "queue.arrivals_per_second",
-    "admissions_per_second": "queue.admissions_per_second",
-    "expected_wait_seconds": "queue.expected_wait_seconds",
-    "expected_wait_censored": "queue.expected_wait_censored",
-    "gave_up_ratio": "queue.gave_up_ratio",
-    "gave_up_before_first_token_ratio": "queue.gave_up_before_first_token_ratio",
-    "failed_requests_per_second": "queue.failed_per_second",
-    "kv_cache_time_to_full_seconds": "kv_cache.time_to_full_seconds",
-    "preemptions_per_second": "kv_cache.preemptions_per_second",
-    "prefix_cache_hit_ratio": "tokens.prefix_hit_ratio",
-    "prompt_tokens_per_second": "tokens.prompt_per_second",
-    "generation_tokens_per_second": "tokens.generation_per_second",
-    "prompt_tokens_mean": "tokens.prompt_mean",
-    "output_tokens_mean": "tokens.output_mean",
-    "prefill_speed_tokens_per_second": "tokens.prefill_speed",
-    "decode_speed_tokens_per_second": "tokens.decode_speed",
-    "prefill_time_ratio": "prefill_time_ratio",
-    "speculation_acceptance_ratio": "speculation.acceptance_ratio",
-}  # fmt: skip
-# They stand still with the engine: not exported while gauges_stale.
-GAUGES = {
-    "running_requests": "queue.running",
-    "waiting_requests": "queue.waiting",
-    "waiting_deferred_requests": "queue.waiting_deferred",
-    "kv_cache_usage_ratio": "kv_cache.usage_ratio",
-}
-PHASES = {"phase_mean_seconds": "mean_seconds", "phase_share_ratio": "share"}
 OTHERS = {
-    "kv_cache_capacity_tokens", "diagnosis", "diagnosis_score", "diagnosis_confidence",
+    "diagnosis", "diagnosis_score", "diagnosis_confidence",
     "diagnosis_since_timestamp_seconds", "engine_state", "engines",
     "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
 }  # fmt: skip
@@ -87,13 +53,8 @@ NOT_IN_THE_DOCUMENT = {
     "objective_missed", "objective_missed_surely", "objective_observations_total", "objective_over_total",
     "objective_over_surely_total", "target_missing_signals", "target_restarts_total", "target_scrape_failures_total",
 }  # fmt: skip
-IN_THE_DOCUMENT = {*WINDOWED, *GAUGES, *PHASES, *OTHERS}
-# What a row of `models` leaves to its engines.
-_ENGINES_ONLY = {
-    name
-    for name, path in WINDOWED.items()
-    if re.match("tokens|prefill_time_ratio|speculation|itl_stalled_ratio|kv_cache", path)
-}
+EXPORTED = [measure for measure in MEASURES if measure.exported != "no"]
+IN_THE_DOCUMENT = {*(measure.name for measure in EXPORTED), *OTHERS}
 
 
 def same_numbers(document: Mapping[str, Any], series: Series, window: str) -> int:
@@ -112,7 +73,7 @@ def same_numbers(document: Mapping[str, Any], series: Series, window: str) -> in
         found = {
             (name.removeprefix(prefix), inner): value
             for (name, inner), value in _of(series, own, role=row["role"]).items()
-            if name.startswith(prefix) and name.removeprefix(prefix) not in _ENGINES_ONLY
+            if name.startswith(prefix)
         }
         compared += _equal(_model(row, window), found, window, row["model_name"])
         _same_symptoms(row, found)
@@ -155,14 +116,13 @@ def _dig(row: Any, path: str) -> Any:
     return row
 
 
-def _numbers(row: Mapping[str, Any], window: str, leave_out: Container[str] = ()) -> _Wanted:
+def _numbers(row: Mapping[str, Any], window: str) -> _Wanted:
     wanted = _Wanted()
-    for name, path in WINDOWED.items():
-        if name not in leave_out:
-            wanted.put(name, _dig(row, path), window=window)
-    for name, field in PHASES.items():
-        for phase, known in row["phases"].items():
-            wanted.put(name, known[field], window=window, phase=phase)
+    for measure in EXPORTED:
+        if measure.exported == "windows":
+            wanted.put(measure.name, _dig(row, measure.path), window=window, **measure.labels)
+        elif not row.get("gauges_stale"):  # they stand still with the engine
+            wanted.put(measure.name, _dig(row, measure.path), **measure.labels)
     for verdict in VERDICTS:
         wanted.put("diagnosis", verdict == row["verdict"], verdict=verdict)
     for level in CONFIDENCES:
@@ -176,9 +136,6 @@ def _engine(row: Mapping[str, Any], window: str) -> Found:
     wanted = _Wanted()
     if row["state"] in CURRENT:
         wanted = _numbers(row, window)
-        for name, path in GAUGES.items():
-            wanted.put(name, None if row["gauges_stale"] else _dig(row, path))
-        wanted.put("kv_cache_capacity_tokens", row["kv_cache"]["capacity_tokens"])
         wanted.put("diagnosis_since_timestamp_seconds", row["since"] if row["verdict"] else None)
     for state in STATES:
         wanted.put("engine_state", state == row["state"], state=state)
@@ -188,9 +145,7 @@ def _engine(row: Mapping[str, Any], window: str) -> Found:
 def _model(row: Mapping[str, Any], window: str) -> Found:
     wanted = _Wanted()
     if any(row["engines"].get(state) for state in CURRENT):
-        wanted = _numbers(row, window, _ENGINES_ONLY)
-        for name, path in GAUGES.items():
-            wanted.put(name, _dig(row, path.replace("kv_cache.usage_ratio", "kv_cache.usage_max")))
+        wanted = _numbers(row, window)
     for state in STATES:
         wanted.put("engines", row["engines"].get(state, 0), state=state)
     return wanted

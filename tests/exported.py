@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 from fleets import WALL_OFFSET
 from phasewatch.core.model import Fleet
 from phasewatch.core.report.families import families
-from phasewatch.core.settings import Objectives
+from phasewatch.core.settings import Objectives, Settings
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -23,11 +23,9 @@ class Exported(Collector):
     def collect(self) -> Iterator[Metric]:
         return families(
             self.shown,
-            objectives=self.objectives,
+            settings=Settings(objectives=self.objectives),
             version="1.2.3",
             wall_offset=WALL_OFFSET,
-            reload_successful=True,
-            reloaded_at=WALL_OFFSET,
         )
 
 

@@ -16,7 +16,7 @@ from boards import Target, expand, variable_query
 from phasewatch.commands.common import recording_of
 from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.core.report.families import families
-from phasewatch.core.settings import Objectives, parse_objectives
+from phasewatch.core.settings import Objectives, Settings, parse_objectives
 from phasewatch.outputs.backfill import Backfill
 from phasewatch.sources.recording import Recording, timeline
 from support import ROOT, Prometheus
@@ -91,11 +91,9 @@ def alert(target: str) -> Metric:
 def exported(fleet: Fleet, wall_offset: float, objectives: Objectives = OBJECTIVES) -> Iterator[Metric]:
     return families(
         fleet,
-        objectives=objectives,
+        settings=Settings(objectives=objectives),
         version="1.2.3",
         wall_offset=wall_offset,
-        reload_successful=True,
-        reloaded_at=wall_offset,
     )
 
 

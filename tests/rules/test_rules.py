@@ -30,7 +30,7 @@ REQUIRED = (
     "TTFTHigh", "ITLHigh", "ITLStalls", "ObjectiveMissed", "QueueGrowing", "TTFTBudgetBurn", "ITLBudgetBurn",
     "EngineStalled", "AdmissionStalled", "KVCacheExhausted", "PreemptionStorm", "ReplicaOutlier",
     "FrontendSlow", "RequestsFailing", "ClientsGivingUp", "TargetsDown", "TargetFlapping", "SignalsLost",
-    "NoEngineMetrics", "RestartLoop", "Down", "NotEvaluating", "ConfigReloadFailed", "Watchdog",
+    "NoEngineMetrics", "RestartLoop", "Down", "NotEvaluating", "Watchdog",
 )  # fmt: skip
 
 

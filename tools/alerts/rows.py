@@ -168,7 +168,7 @@ _LATENCY = RuleFile(
 
 # --- budget: shares over the limit, and burn rates ---------------------------------------------------------------
 
-_BUDGETS = {"p99": "0.01", "p90": "0.1", "p50": "0.5"}
+_BUDGETS = {"p99": "0.01", "p95": "0.05", "p90": "0.1", "p50": "0.5"}
 
 
 def _over(counter: str, function: str, span: str) -> str:
@@ -250,7 +250,7 @@ def _burn(shown: str, families: str, what: str, speed: _Speed) -> Alert:
 
 _BUDGET = RuleFile(
     f"Error budgets: recorded shares, then burn rates. {_COMMON}\n\n"
-    "An objective's name says its budget: p99 allows 1% over the limit, p90 10%, p50 half. Means and itl_stall have none.\n"
+    "An objective's name says its budget: p99 allows 1% over the limit, p95 5%, p90 10%, p50 half. Means and itl_stall have none.\n"
     "`_over_surely` counts whole histogram buckets above the warning limit and pages; `_over` interpolates and makes"
     " tickets.\n"
     "rate and increase ride over missed scrapes and restarts by themselves. Nothing is recorded without traffic (> 0): a\n"
@@ -538,13 +538,6 @@ _SELF = RuleFile(
             '[2m]))" }} {{ (first .).Value | humanizeDuration }} ago{{ else }} none since phasewatch started{{ end }}.'
             " Its figures are stale.",
             lasts="2m", keeps="2m", of_engine=False,
-        ),
-        Alert(
-            "ConfigReloadFailed", "warning", "cause", "phasewatch",
-            "phasewatch could not load its configuration and goes on with the old one.",
-            "min without (job) (last_over_time(phasewatch_config_last_reload_successful[2m])) == 0",
-            "{{ $labels.instance }} goes on with its old configuration; `phasewatch check-config FILE` says what is wrong.",
-            of_engine=False,
         ),
         Alert(
             "Watchdog", "none", "heartbeat", "phasewatch",

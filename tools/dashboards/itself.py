@@ -52,17 +52,7 @@ SCRAPES = Row(
             "Which phasewatch runs; several lines: several instances.",
             (Query("count by (version) (phasewatch_build_info)", "{{version}}"),),
             no_value="Prometheus does not scrape phasewatch",
-            width=4,
-            height=5,
-        ),
-        Panel(
-            "stat",
-            "Configuration",
-            "Whether the last load of the configuration succeeded; if not, the old one is in use.",
-            (Query("min (phasewatch_config_last_reload_successful)", "last load"),),
-            values={0: ("failed", UP[0][1]), 1: ("loaded", UP[1][1])},
-            no_value="No configuration file was loaded",
-            width=4,
+            width=8,
             height=5,
         ),
         Panel(

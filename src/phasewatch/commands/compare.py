@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +11,13 @@ from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.commands.common import note, recording_of
 from phasewatch.commands.options import EstimatorOption, one_of, positive
 from phasewatch.core.fleet import ModelKey
-from phasewatch.core.measures.numbers import arrivals_per_second, numbers
+from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.window import fleet_window, since
 from phasewatch.core.measures.window import window as window_of
 from phasewatch.core.model import Numbers, Snapshot, Window
 from phasewatch.core.pages.exposition import ExpositionError, PageReader
 from phasewatch.core.report.compare import compare, settled
+from phasewatch.core.report.measure_table import merged
 from phasewatch.core.settings import Estimator, Thresholds
 from phasewatch.outputs.comparison import Compared, Side, named
 from phasewatch.outputs.formats import FORMATS
@@ -118,7 +118,7 @@ def _of_recording(
             f" {thresholds.warm_seconds:g} s and {thresholds.warm_pages} scrapes are its warm-up",
             code=EXIT_NOTHING_READ,
         )
-    return {key: ModelNumbers(_merged(parts, thresholds, estimator), len(parts)) for key, parts in windows.items()}
+    return {key: ModelNumbers(_together(parts, thresholds, estimator), len(parts)) for key, parts in windows.items()}
 
 
 def _pages(target: TargetRecording, until: float) -> tuple[Mapping[tuple[str, str], list[Snapshot]], int]:
@@ -141,15 +141,13 @@ def _pages(target: TargetRecording, until: float) -> tuple[Mapping[tuple[str, st
     return engines, failed
 
 
-def _merged(parts: Sequence[Window], thresholds: Thresholds, estimator: Estimator) -> Numbers:
-    """A model's engines as one. Who arrived is each engine's own: a merged window has no first and last page."""
-    whole = fleet_window(parts) if len(parts) > 1 else parts[0]
-    assert whole is not None
-    merged = numbers(whole, thresholds, estimator=estimator)
-    arrived = [arrivals_per_second(one) for one in parts]
-    known = [rate for rate in arrived if rate is not None]
-    total = sum(known) if len(known) == len(arrived) else None
-    return replace(merged, queue=replace(merged.queue, arrivals_per_second=total))
+def _together(parts: Sequence[Window], thresholds: Thresholds, estimator: Estimator) -> Numbers:
+    """A model's engines as one."""
+    own = [numbers(one, thresholds, estimator=estimator) for one in parts]
+    whole = fleet_window(parts)
+    if len(parts) == 1 or whole is None:
+        return own[0]
+    return merged(numbers(whole, thresholds, estimator=estimator), own, parts)
 
 
 def _pairs(before: Side, after: Side) -> Sequence[tuple[ModelKey, ModelKey]]:

@@ -1,8 +1,7 @@
-"""Engines of a model (and role) as one: buckets added, then percentiles; gauges added or their maximum; one verdict."""
+"""Engines of a model (and role) as one: their numbers joined as measure_table says, and one verdict."""
 
 from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import replace
 
 from phasewatch.core.diagnosis.peers import compare, peer
 from phasewatch.core.diagnosis.progress import Held, hold
@@ -10,6 +9,7 @@ from phasewatch.core.diagnosis.verdicts import LIVENESS
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.window import fleet_window
 from phasewatch.core.model import Cause, EngineKey, EngineReport, ModelReport, Numbers, Window
+from phasewatch.core.report.measure_table import merged
 from phasewatch.core.settings import Settings
 
 # Engines whose figures are of now.
@@ -83,50 +83,11 @@ def _numbers(
     for seconds in settings.windows:
         engines = [engine for engine in current if seconds in engine.windows]
         parts = [windows[engine.key][seconds] for engine in engines]
-        merged = fleet_window(parts)
-        if merged is not None:
-            together = numbers(merged, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator)
-            figures[seconds] = _per_engine(together, [engine.windows[seconds] for engine in engines], parts)
+        whole = fleet_window(parts)
+        if whole is not None:
+            pooled = numbers(whole, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator)
+            figures[seconds] = merged(pooled, [engine.windows[seconds] for engine in engines], parts)
     return figures
-
-
-def _per_engine(together: Numbers, own: Sequence[Numbers], parts: Sequence[Window]) -> Numbers:
-    """Pages of several engines are no series in time: changes are each engine's own, added; prefill's share of time is
-    their mean; the pool that is full first counts. Unknown of one is unknown of all."""
-    finishes = [part.increases.get("http_finishes", 0.0) for part in parts]
-    queues = [one.queue for one in own]
-    return replace(
-        together,
-        queue=replace(
-            together.queue,
-            growth_per_second=_sum([one.growth_per_second for one in queues]),
-            arrivals_per_second=_sum([one.arrivals_per_second for one in queues]),
-            gave_up_ratio=_mean([one.gave_up_ratio for one in queues], finishes),
-            gave_up_before_first_token_ratio=_mean([one.gave_up_before_first_token_ratio for one in queues], finishes),
-        ),
-        kv_cache=replace(
-            together.kv_cache,
-            time_to_full_seconds=min(
-                (one.kv_cache.time_to_full_seconds for one in own if one.kv_cache.time_to_full_seconds is not None),
-                default=None,
-            ),
-        ),
-        prefill_time_ratio=_mean([one.prefill_time_ratio for one in own], [1.0] * len(own)),
-    )
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def _mean(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
-    """Weighted; 0 where nothing has weight."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return None
-    whole = sum(weights)
-    return sum(value * weight for value, weight in zip(known, weights, strict=True)) / whole if whole else 0.0
 
 
 def _speaker(members: Sequence[EngineReport]) -> EngineReport | None:

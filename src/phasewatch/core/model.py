@@ -134,6 +134,7 @@ class Latency:
     mean: float | None = None
     p50: Estimate | None = None
     p90: Estimate | None = None
+    p95: Estimate | None = None
     p99: Estimate | None = None
 
 
@@ -200,20 +201,20 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Everything measured over one window of one engine (or of a model's engines merged)."""
+    """Everything measured over one window of one engine (or a model's engines merged): each a row of measure_table."""
 
     window_seconds: float
-    ttft_seconds: Latency
-    itl_seconds: Latency
-    tpot_seconds: Latency
-    e2e_seconds: Latency
-    itl_stalled_ratio: float | None
-    phases: Phases
-    queue: Queue
-    kv_cache: KvCache
-    tokens: Tokens
-    prefill_time_ratio: float | None
-    speculation: Speculation
+    ttft_seconds: Latency = Latency(0)
+    itl_seconds: Latency = Latency(0)
+    tpot_seconds: Latency = Latency(0)
+    e2e_seconds: Latency = Latency(0)
+    itl_stalled_ratio: float | None = None
+    phases: Phases = Phases()
+    queue: Queue = Queue()
+    kv_cache: KvCache = KvCache()
+    tokens: Tokens = Tokens()
+    prefill_time_ratio: float | None = None
+    speculation: Speculation = Speculation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +303,7 @@ class EngineReport:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """A model's engines (of one role) merged: buckets added, then percentiles; gauges added or their max."""
+    """A model's engines (of one role) merged, as each row of measure_table says."""
 
     model_name: str
     role: str | None

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from phasewatch.core.durations import LONGEST_SECONDS, parse_duration
 
 FAMILIES: tuple[str, ...] = ("ttft", "itl", "tpot", "e2e")
-STATISTICS: tuple[str, ...] = ("mean", "p50", "p90", "p99")
+STATISTICS: tuple[str, ...] = ("mean", "p50", "p90", "p95", "p99")
 OBJECTIVE_NAMES: tuple[str, ...] = (*(f"{f}_{s}" for f in FAMILIES for s in STATISTICS), "itl_stall")
 
 Estimator = Literal["sums", "interpolation"]

@@ -47,9 +47,9 @@ class Backfill(Collector):
 
 
 def print_series(fleets: Iterable[Fleet], out: TextIO, settings: Settings, wall_offset: float) -> None:
-    """The text for these fleets. wall_offset: seconds that turn their clock into Unix time."""
+    """The text for fleets judged by these settings. wall_offset: seconds that turn their clock into Unix time."""
     written = Backfill()
     for fleet in fleets:
-        page = families(fleet, objectives=settings.objectives, version=__version__, wall_offset=wall_offset)
+        page = families(fleet, settings=settings, version=__version__, wall_offset=wall_offset)
         written.add(page, fleet.at + wall_offset)
     print(written.text(), end="", file=out, flush=True)

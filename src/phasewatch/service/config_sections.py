@@ -178,18 +178,22 @@ class Limits(_Section):
     ttft_mean: _OptionalLimit = None
     ttft_p50: _OptionalLimit = None
     ttft_p90: _OptionalLimit = None
+    ttft_p95: _OptionalLimit = None
     ttft_p99: _OptionalLimit = None
     itl_mean: _OptionalLimit = None
     itl_p50: _OptionalLimit = None
     itl_p90: _OptionalLimit = None
+    itl_p95: _OptionalLimit = None
     itl_p99: _OptionalLimit = None
     tpot_mean: _OptionalLimit = None
     tpot_p50: _OptionalLimit = None
     tpot_p90: _OptionalLimit = None
+    tpot_p95: _OptionalLimit = None
     tpot_p99: _OptionalLimit = None
     e2e_mean: _OptionalLimit = None
     e2e_p50: _OptionalLimit = None
     e2e_p90: _OptionalLimit = None
+    e2e_p95: _OptionalLimit = None
     e2e_p99: _OptionalLimit = None
     itl_stall: _OptionalLimit = None
 

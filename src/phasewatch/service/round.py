@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from phasewatch.core.model import Fleet
 from phasewatch.core.report.document import SCHEMA, document
 from phasewatch.core.report.families import families
-from phasewatch.core.settings import Objectives
+from phasewatch.core.settings import Settings
 
 # Content types are few; a client that makes up others gets its page, but no place in memory.
 _MOST_PAGES = 8
@@ -23,10 +23,9 @@ class Round(Collector):
     """fleet: None before the first evaluation. wall_offset: seconds that turn the fleet's clock into Unix time."""
 
     fleet: Fleet | None
-    objectives: Objectives
+    settings: Settings
     version: str
     wall_offset: float
-    loaded_at: float
     _pages: dict[str, bytes] = field(default_factory=dict)
 
     @cached_property
@@ -51,11 +50,4 @@ class Round(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families, as prometheus_client's encoders ask for them."""
-        return families(
-            self.fleet,
-            objectives=self.objectives,
-            version=self.version,
-            wall_offset=self.wall_offset,
-            reload_successful=True,
-            reloaded_at=self.loaded_at,
-        )
+        return families(self.fleet, settings=self.settings, version=self.version, wall_offset=self.wall_offset)

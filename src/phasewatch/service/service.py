@@ -45,7 +45,6 @@ class Service:
         self.ready = False
         self._clock, self._wall = clock, wall
         self._wall_offset = wall() - clock()
-        self._loaded_at = wall()
         self._polled = [
             Polled(target, _scraper(target, section, config), clock) for target, section in _targets(config)
         ]
@@ -126,7 +125,7 @@ class Service:
         self._changes.log(fleet)
 
     def _round(self, fleet: Fleet | None) -> Round:
-        return Round(fleet, self.settings.objectives, __version__, self._wall_offset, self._loaded_at)
+        return Round(fleet, self.settings, __version__, self._wall_offset)
 
 
 def _targets(config: Config) -> list[tuple[Target, TargetSection]]:

@@ -33,7 +33,7 @@ def exact(value: float) -> Estimate:
 def latency(mean: float, p50: float, p90: float, p99: float, *, count: int = 1000, width: float = 0.0) -> Latency:
     """width: how far the bucket reaches to either side, as a share of the value."""
     tails = (Estimate(value, value * (1 - width), value * (1 + width)) for value in (p50, p90, p99))
-    return Latency(count, mean, *tails)
+    return Latency(count, mean, **dict(zip(("p50", "p90", "p99"), tails, strict=True)))
 
 
 BASE = Numbers(
@@ -96,8 +96,8 @@ def test_a_change_that_the_buckets_may_have_made_up_decides_nothing() -> None:
 
 def test_bounds_of_a_change_come_from_both_buckets() -> None:
     found = compared(
-        {"ttft_seconds": Latency(1000, 1.0, None, None, Estimate(2.0, 1.0, 4.0))},
-        {"ttft_seconds": Latency(1000, 1.0, None, None, Estimate(6.0, 5.0, 8.0))},
+        {"ttft_seconds": Latency(1000, 1.0, p99=Estimate(2.0, 1.0, 4.0))},
+        {"ttft_seconds": Latency(1000, 1.0, p99=Estimate(6.0, 5.0, 8.0))},
     )
     change = row(found, "ttft_p99").change
     assert change is not None
@@ -107,7 +107,7 @@ def test_bounds_of_a_change_come_from_both_buckets() -> None:
 
 def test_a_value_above_the_last_edge_leaves_the_change_open_above() -> None:
     above = Estimate(40.0, 40.0, None, "above_last_edge")
-    found = compared({"ttft_seconds": latency(1, 1, 1, 2)}, {"ttft_seconds": Latency(1000, 1.0, None, None, above)})
+    found = compared({"ttft_seconds": latency(1, 1, 1, 2)}, {"ttft_seconds": Latency(1000, 1.0, p99=above)})
     change = row(found, "ttft_p99").change
     assert change is not None
     assert (change.low, change.high) == (19.0, None)
@@ -245,7 +245,7 @@ def test_a_change_lies_within_its_bounds_and_swapping_the_sides_turns_a_sure_one
     old: float, new: float, old_width: float, new_width: float
 ) -> None:
     before, after = (
-        {"ttft_seconds": Latency(1000, None, None, None, Estimate(value, value * (1 - width), value * (1 + width)))}
+        {"ttft_seconds": Latency(1000, None, p99=Estimate(value, value * (1 - width), value * (1 + width)))}
         for value, width in ((old, old_width), (new, new_width))
     )
     there, back = row(compared(before, after), "ttft_p99"), row(compared(after, before), "ttft_p99")

@@ -12,7 +12,7 @@ from phasewatch.core.report.document import document
 
 # Written out from the design: a key more or less is another schema.
 ESTIMATE = {"value", "low", "high", "censored"}
-LATENCY = {"count": None, "mean": None, "p50": ESTIMATE, "p90": ESTIMATE, "p99": ESTIMATE}
+LATENCY = {"count": None, "mean": None, "p50": ESTIMATE, "p90": ESTIMATE, "p95": ESTIMATE, "p99": ESTIMATE}
 LATENCIES = {"ttft_seconds": LATENCY, "itl_seconds": LATENCY, "tpot_seconds": LATENCY, "e2e_seconds": LATENCY}
 PHASE = {"mean_seconds", "share"}
 PHASES = {"queue": PHASE, "prefill": PHASE, "decode": PHASE, "frontend": PHASE}
@@ -21,6 +21,20 @@ QUEUE = {
     "expected_wait_seconds", "expected_wait_censored", "gave_up_ratio", "gave_up_before_first_token_ratio",
     "failed_per_second",
 }  # fmt: skip
+KV_CACHE = {"usage_ratio", "capacity_tokens", "preemptions_per_second", "time_to_full_seconds"}
+NUMBERS = {
+    **LATENCIES,
+    "itl_stalled_ratio": None,
+    "phases": PHASES,
+    "queue": QUEUE,
+    "kv_cache": KV_CACHE,
+    "tokens": {
+        "prompt_per_second", "computed_prompt_per_second", "generation_per_second", "prefix_hit_ratio", "prompt_mean",
+        "computed_prompt_mean", "output_mean", "context_mean", "prefill_speed", "decode_speed",
+    },
+    "prefill_time_ratio": None,
+    "speculation": {"acceptance_ratio", "mean_accepted_length"},
+}  # fmt: skip
 CAUSE = {
     "verdict": None, "symptom": None, "score": None, "confidence": None, "evidence": "any", "summary": None,
     "remedies": [{"change", "why", "when", "side_effect", "since", "until"}], "refuted_by": None,
@@ -28,32 +42,37 @@ CAUSE = {
 }  # fmt: skip
 SYMPTOM = {"objective": None, "limit_seconds": None, "value": ESTIMATE, "surely": None, "severity": None}
 ENGINE = {
-    **dict.fromkeys((
-        "target", "model_name", "engine", "role", "state", "gauges_stale", "verdict", "confidence", "score", "summary",
-        "since", "previous_verdict", "missing", "itl_stalled_ratio", "prefill_time_ratio", "restarts", "version",
-    )),
+    **dict.fromkeys(
+        (
+            "target",
+            "model_name",
+            "engine",
+            "role",
+            "state",
+            "gauges_stale",
+            "verdict",
+            "confidence",
+            "score",
+            "summary",
+            "since",
+            "previous_verdict",
+            "missing",
+            "restarts",
+            "version",
+        )
+    ),
     "causes": [CAUSE],
     "symptoms": [SYMPTOM],
     "advisories": [{"kind": None, "evidence": "any", "summary": None, "remedy": None}],
-    **LATENCIES,
-    "phases": PHASES,
-    "queue": QUEUE,
-    "kv_cache": {"usage_ratio", "capacity_tokens", "preemptions_per_second", "time_to_full_seconds"},
-    "tokens": {
-        "prompt_per_second", "computed_prompt_per_second", "generation_per_second", "prefix_hit_ratio", "prompt_mean",
-        "computed_prompt_mean", "output_mean", "context_mean", "prefill_speed", "decode_speed",
-    },
-    "speculation": {"acceptance_ratio", "mean_accepted_length"},
-}  # fmt: skip
+    **NUMBERS,
+}
 MODEL = {
     **dict.fromkeys(("model_name", "role", "verdict", "confidence", "outliers")),
     "engines": "any",
     "causes": [CAUSE],
     "symptoms": [SYMPTOM],
-    **LATENCIES,
-    "phases": PHASES,
-    "queue": QUEUE,
-    "kv_cache": {"usage_max", "usage_mean", "worst_engine"},
+    **NUMBERS,
+    "kv_cache": {*KV_CACHE, "usage_max", "usage_mean", "worst_engine"},
 }
 DOCUMENT = {
     "schema": None,
@@ -124,7 +143,7 @@ def test_an_engine_without_a_window_has_every_key_and_no_number() -> None:
 
 def test_no_traffic_counts_zero_and_a_missing_histogram_counts_null() -> None:
     [row] = document(fleet((engine(windows={60.0: QUIET}, missing=("itl",)),)))["engines"]
-    assert row["ttft_seconds"] == {"count": 0, "mean": None, "p50": None, "p90": None, "p99": None}
+    assert row["ttft_seconds"] == {"count": 0, "mean": None, "p50": None, "p90": None, "p95": None, "p99": None}
     assert row["itl_seconds"]["count"] is None
 
 
@@ -148,7 +167,7 @@ def test_what_json_cannot_carry_is_null(nonsense: float) -> None:
     broken = replace(
         FULL,
         window_seconds=nonsense,
-        ttft_seconds=Latency(3, nonsense, Estimate(nonsense, 0.0, nonsense), None, None),
+        ttft_seconds=Latency(3, nonsense, Estimate(nonsense, 0.0, nonsense)),
         itl_seconds=NONE,
         itl_stalled_ratio=nonsense,
         prefill_time_ratio=nonsense,

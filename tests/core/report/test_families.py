@@ -32,7 +32,7 @@ from fleets import (
 from phasewatch.core.model import EngineKey, Estimate
 from phasewatch.core.report.document import document
 from phasewatch.core.report.families import RESERVED_LABELS, families, window_label
-from phasewatch.core.settings import Objectives
+from phasewatch.core.settings import Objectives, Settings
 
 # --- the formats
 
@@ -201,11 +201,9 @@ def test_a_target_without_engine_metrics_is_up() -> None:
 def test_before_the_first_evaluation_only_the_service_is_shown() -> None:
     assert names(None) == {
         "build_info",
-        "config_last_reload_successful",
-        "config_last_reload_success_timestamp_seconds",
         "remedy_info",
     }
-    alone = families(None, objectives=Objectives(), version="1.2.3")
+    alone = families(None, settings=Settings(), version="1.2.3")
     assert [family.name for family in alone] == ["phasewatch_build", "phasewatch_remedy"]
 
 

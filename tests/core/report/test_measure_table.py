@@ -3,14 +3,16 @@ from collections import Counter
 
 from exported import Exported, names
 from fleets import SERVING, STATES
-from phasewatch.core.report.families import ENGINE_TABLES, MODEL_TABLES, OTHER_TABLES
+from phasewatch.core.report.families import ENGINE_TABLES, MODEL_TABLES, OTHER_TABLES, families
+from phasewatch.core.settings import Settings
 
 # The list of the design, "Exported series".
 LATENCIES = tuple(
     f"{latency}_{statistic}"
     for latency in ("ttft", "itl", "tpot", "e2e")
     for statistic in (
-        "p50_seconds", "p99_seconds", "p99_low_seconds", "p99_high_seconds", "mean_seconds", "observations",
+        "p50_seconds", "p90_seconds", "p95_seconds", "p99_seconds", "p99_low_seconds", "p99_high_seconds",
+        "mean_seconds", "observations",
     )
 )  # fmt: skip
 NUMBERS = (
@@ -20,17 +22,16 @@ NUMBERS = (
     "failed_requests_per_second", "kv_cache_usage_ratio", "kv_cache_time_to_full_seconds", "preemptions_per_second",
     "prefix_cache_hit_ratio", "prompt_tokens_per_second", "generation_tokens_per_second", "prompt_tokens_mean",
     "output_tokens_mean", "prefill_speed_tokens_per_second", "decode_speed_tokens_per_second",
-    "speculation_acceptance_ratio", "prefill_time_ratio",
+    "speculation_acceptance_ratio", "prefill_time_ratio", "kv_cache_capacity_tokens",
 )  # fmt: skip
 JUDGEMENTS = ("diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely")
 OF_ENGINES = (
-    *NUMBERS, *JUDGEMENTS, "diagnosis_since_timestamp_seconds", "kv_cache_capacity_tokens", "engine_state",
+    *NUMBERS, *JUDGEMENTS, "diagnosis_since_timestamp_seconds", "engine_state",
     "objective_observations_total", "objective_over_total", "objective_over_surely_total",
 )  # fmt: skip
 OTHERS = (
     "objective_seconds", "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
     "target_missing_signals", "target_restarts_total", "target_scrape_failures_total", "build_info",
-    "config_last_reload_successful", "config_last_reload_success_timestamp_seconds",
     "last_evaluation_timestamp_seconds", "remedy_info",
 )  # fmt: skip
 # `model_*`: the same merged; engines in each state take the place of engine_state.
@@ -55,14 +56,19 @@ def test_every_row_has_a_help_that_ends_as_a_sentence_and_fits_a_line() -> None:
 
 
 def test_help_names_vllms_metric_the_window_and_the_estimator() -> None:
-    [p99] = [row.help for row in ENGINE_TABLES if row.name == "ttft_p99_seconds"]
-    assert "vllm:time_to_first_token_seconds" in p99
-    assert "window" in p99
-    assert "histogram_quantile" in p99
+    for estimator, words in (("sums", "the exact sums between scrapes"), ("interpolation", "histogram_quantile")):
+        shown = families(SERVING, settings=Settings(estimator=estimator), version="1")  # type: ignore[arg-type]
+        helps = {family.name: family.documentation for family in shown}
+        for prefix in ("phasewatch_", "phasewatch_model_"):
+            p99 = helps[f"{prefix}ttft_p99_seconds"]
+            assert "vllm:time_to_first_token_seconds" in p99
+            assert "window" in p99
+            assert words in p99
+        assert not [name for name, text in helps.items() if "{" in text]
     for row in ENGINE_TABLES:
         if row.name in NUMBERS:
             assert re.search(r"vllm:|http_requests_total", row.help), row.name
-            assert re.search("window of the label|last page", row.help), row.name
+            assert re.search("window in label window|last scrape", row.help), row.name
 
 
 # A value is a count of things, a number of a unit, a rate, a mean, or 0 and 1.
@@ -72,7 +78,7 @@ SUFFIXES = (
 )  # fmt: skip
 WITHOUT = {
     "diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely",
-    "engine_state", "engines", "target_up", "config_last_reload_successful",
+    "engine_state", "engines", "target_up",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from phasewatch.core.measures import percentile_fit as sums
 from phasewatch.core.measures.histogram import edges, mean, merge, monotonic, rank_bucket
 from phasewatch.core.model import Estimate, Histogram, Latency
 
-PERCENTILES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+PERCENTILES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 
 
 def estimate(h: Histogram, q: float) -> Estimate | None:

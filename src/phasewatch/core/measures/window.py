@@ -209,19 +209,19 @@ def since(steps: Iterable[Step], start: float) -> tuple[Step, ...]:
 
 
 def fleet_window(windows: Sequence[Window]) -> Window | None:
-    """Engines of one model as one: buckets and counters added, gauges added or their maximum (catalog: fleet).
+    """Engines of one model as one: buckets, counters and requests (running, waiting) added. Other gauges are of one
+    engine and left out: measure_table says how the numbers made of them join.
 
     The max of an added gauge is the sum of the engines' own, reached by each but perhaps not at once.
     """
     if not windows:
         return None
-    names = dict.fromkeys(name for one in windows for name in one.gauges)
+    names = dict.fromkeys(name for one in windows for name in one.gauges if BY_NAME[name].unit == "requests")
 
     def gauge(name: str) -> GaugeWindow:
         parts = [one.gauges[name] for one in windows if name in one.gauges]
-        join = max if BY_NAME[name].fleet == "max" else sum
         return GaugeWindow(
-            join([part.last for part in parts]), join([part.mean for part in parts]), join([part.max for part in parts])
+            sum(part.last for part in parts), sum(part.mean for part in parts), sum(part.max for part in parts)
         )
 
     return Window(

@@ -63,7 +63,6 @@ class Signal:
     Page.http and, where the page has one engine, not attributable to another. merge says how series of one engine
     that differ in other labels join: "sum" for counters and split gauges, "max" where one process owns the truth.
     lazy: the server makes a child only at its first event, so a family that is there without it counts 0.
-    fleet: how engines of a model join.
     """
 
     name: str
@@ -74,7 +73,6 @@ class Signal:
     scope: Literal["engine", "page"] = "engine"
     merge: Literal["sum", "max"] = "max"
     lazy: bool = False
-    fleet: Literal["sum", "max"] = "sum"
     prefixed: bool = True
 
     @property
@@ -84,8 +82,8 @@ class Signal:
         return bounds._replace(low=1.0) if self.kind == "info" and self.unit != "flag" else bounds
 
 
-def _gauge(name: str, unit: Unit, *names: str, fleet: Literal["sum", "max"] = "sum", **where: str) -> Signal:
-    return Signal(name, "gauge", unit, names, {k: (v,) for k, v in where.items()}, fleet=fleet)
+def _gauge(name: str, unit: Unit, *names: str, **where: str) -> Signal:
+    return Signal(name, "gauge", unit, names, {k: (v,) for k, v in where.items()})
 
 
 def _counter(name: str, unit: Unit, *names: str, lazy: bool = False, **where: str) -> Signal:
@@ -113,7 +111,7 @@ CATALOG: tuple[Signal, ...] = (
     _gauge("waiting_capacity", "requests", "num_requests_waiting_by_reason", reason="capacity"),  # 0.20
     _gauge("waiting_deferred", "requests", "num_requests_waiting_by_reason", reason="deferred"),
     # gpu_* hidden in 0.11, gone in 0.12; 0.9.2 to 0.10.2 expose both.
-    _gauge("kv_usage", "ratio", "kv_cache_usage_perc", "gpu_cache_usage_perc", fleet="max"),
+    _gauge("kv_usage", "ratio", "kv_cache_usage_perc", "gpu_cache_usage_perc"),
     _gauge("awake", "flag", "engine_sleep_state", sleep_state="awake"),  # 0.11.1
     # Unix time at which the process made its metrics: a restart hint where process_start_time_seconds is missing.
     _gauge("created", "unix_seconds", "generation_tokens_created"),

@@ -9,7 +9,7 @@ from typing import Literal
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.measures.window import restarted, step
 from phasewatch.core.model import Estimate, Latency, Numbers, Snapshot, Step
-from phasewatch.core.settings import Thresholds
+from phasewatch.core.settings import STATISTICS, Thresholds
 
 Outcome = Literal["better", "worse", "same", "unsure"]
 Conclusion = Literal["better", "worse", "mixed", "same", "unsure", "not comparable"]
@@ -143,7 +143,7 @@ def _unlike(row: LoadRow, before: float | None, after: float | None) -> str:
 def _measures(thresholds: Thresholds) -> Iterable[_Measure]:
     for family in ("ttft", "itl", "tpot", "e2e"):
         yield _Measure(f"{family}_mean", "seconds", True, _of_latency(family, _mean))
-        for statistic in ("p50", "p90", "p99"):
+        for statistic in STATISTICS[1:]:
             yield _Measure(f"{family}_{statistic}", "seconds", True, _of_latency(family, _percentile(statistic)))
         if family == "itl":
             share = thresholds.stalled_share

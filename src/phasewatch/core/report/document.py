@@ -14,34 +14,16 @@ from phasewatch.core.model import (
     Cause,
     EngineReport,
     Fleet,
-    KvCache,
-    Latency,
     ModelReport,
     Numbers,
-    Phases,
-    Queue,
-    Speculation,
     TargetReport,
-    Tokens,
 )
+from phasewatch.core.report.measure_table import observed
 from phasewatch.core.settings import FAMILIES
 
 SCHEMA = "phasewatch/v1"
 
-_NOTHING = Numbers(
-    window_seconds=0.0,
-    ttft_seconds=Latency(0),
-    itl_seconds=Latency(0),
-    tpot_seconds=Latency(0),
-    e2e_seconds=Latency(0),
-    itl_stalled_ratio=None,
-    phases=Phases(),
-    queue=Queue(),
-    kv_cache=KvCache(),
-    tokens=Tokens(),
-    prefill_time_ratio=None,
-    speculation=Speculation(),
-)
+_NOTHING = Numbers(0.0)
 
 
 def document(fleet: Fleet, *, wall_offset: float = 0.0) -> dict[str, Any]:
@@ -64,11 +46,6 @@ def engine_order(report: EngineReport) -> tuple[str, str, int, str]:
 
 def model_order(report: ModelReport) -> tuple[str, str]:
     return report.model_name, report.role or ""
-
-
-def observed(latency: Latency, signal: str, missing: Iterable[str]) -> int | None:
-    """Observations in the window: 0 is "no traffic", None is "the page has no such histogram"."""
-    return None if latency.count == 0 and signal in missing else latency.count
 
 
 def missing_everywhere(model: ModelReport, engines: Iterable[EngineReport]) -> tuple[str, ...]:
@@ -101,14 +78,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _latencies(numbers: Numbers | None, missing: Iterable[str]) -> dict[str, Any]:
-    known = numbers or _NOTHING
-    blocks = {}
+def _numbers(numbers: Numbers | None, missing: Iterable[str]) -> dict[str, Any]:
+    """The blocks of Numbers; a count of null says that the page has no such histogram."""
+    shown: dict[str, Any] = _plain(numbers or _NOTHING)
+    del shown["window_seconds"]  # of the whole document
     for signal in FAMILIES:
-        latency: Latency = getattr(known, f"{signal}_seconds")
-        count = None if numbers is None else observed(latency, signal, missing)
-        blocks[f"{signal}_seconds"] = _plain(latency) | {"count": count}
-    return blocks
+        latency = shown[f"{signal}_seconds"]
+        latency["count"] = None if numbers is None else observed(latency["count"], signal, missing)
+    return shown
 
 
 def _cause(cause: Cause) -> dict[str, Any]:
@@ -117,7 +94,6 @@ def _cause(cause: Cause) -> dict[str, Any]:
 
 
 def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
-    numbers = report.numbers or _NOTHING
     return {
         **_plain(report.key._asdict()),
         "role": report.role,
@@ -133,21 +109,14 @@ def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
         "symptoms": _plain(report.symptoms),
         "advisories": _plain(report.advisories),
         "missing": list(dict.fromkeys((*report.missing, *(name for cause in report.causes for name in cause.missing)))),
-        **_latencies(report.numbers, report.missing),
-        "itl_stalled_ratio": _plain(numbers.itl_stalled_ratio),
-        "phases": _plain(numbers.phases),
-        "queue": _plain(numbers.queue),
-        "kv_cache": _plain(numbers.kv_cache),
-        "tokens": _plain(numbers.tokens),
-        "prefill_time_ratio": _plain(numbers.prefill_time_ratio),
-        "speculation": _plain(numbers.speculation),
+        **_numbers(report.numbers, report.missing),
         "restarts": report.restarts,
         "version": _plain(report.version),
     }
 
 
 def _model(report: ModelReport, engines: Iterable[EngineReport]) -> dict[str, Any]:
-    numbers = first_window(report.windows)
+    shown = _numbers(first_window(report.windows), missing_everywhere(report, engines))
     return {
         "model_name": _plain(report.model_name),
         "role": report.role,
@@ -156,10 +125,9 @@ def _model(report: ModelReport, engines: Iterable[EngineReport]) -> dict[str, An
         "confidence": report.confidence,
         "causes": [_cause(cause) for cause in report.causes],
         "symptoms": _plain(report.symptoms),
-        **_latencies(numbers, missing_everywhere(report, engines)),
-        "phases": _plain((numbers or _NOTHING).phases),
-        "queue": _plain((numbers or _NOTHING).queue),
+        **shown,
         "kv_cache": {
+            **shown["kv_cache"],
             "usage_max": _plain(report.kv_usage_max),
             "usage_mean": _plain(report.kv_usage_mean),
             "worst_engine": _plain(report.worst_engine),

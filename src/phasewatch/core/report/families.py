@@ -1,4 +1,4 @@
-"""Fleet -> metric families for /metrics, one for each row of export_rows.
+"""Fleet -> metric families for /metrics, one for each row of measure_table and status_table.
 
 Built afresh from one Fleet, so nothing outlives the engine it belongs to. Absent is not zero: what is unknown, not a
 number, or frozen (an engine whose last page failed) has no series. An empty label is left out, which Prometheus reads
@@ -16,7 +16,7 @@ from prometheus_client.samples import Sample
 from phasewatch.core.durations import format_duration
 from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.core.report.document import encodable, engine_order, missing_everywhere, model_order
-from phasewatch.core.report.measure_table import NOW_ROWS, WINDOW_ROWS, Row, Windowed
+from phasewatch.core.report.measure_table import NOW_ROWS, WINDOW_ROWS, Row, Windowed, with_estimator
 from phasewatch.core.report.status_table import (
     ENGINE_ROWS,
     LIMIT_ROWS,
@@ -29,7 +29,7 @@ from phasewatch.core.report.status_table import (
     Polled,
     Service,
 )
-from phasewatch.core.settings import Objectives
+from phasewatch.core.settings import Objectives, Settings
 
 T = TypeVar("T")
 Labels = Mapping[str, str]
@@ -58,25 +58,24 @@ _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 def families(
     fleet: Fleet | None,
     *,
-    objectives: Objectives,
+    settings: Settings,
     version: str,
     wall_offset: float = 0.0,
-    reload_successful: bool | None = None,
-    reloaded_at: float | None = None,
 ) -> Iterator[Metric]:
     """Every family that has a series, in the order of the tables.
 
-    fleet: None before the first evaluation. wall_offset: seconds that turn the fleet's clock into Unix time.
-    reloaded_at: Unix time of the last load of the configuration that succeeded.
+    fleet: None before the first evaluation. settings: those it was judged by. wall_offset: seconds that turn
+    the fleet's clock into Unix time.
     """
-    evaluated_at = None if fleet is None else fleet.at + wall_offset
-    service = Service(version, evaluated_at, reload_successful, reloaded_at)
+    service = Service(version, None if fleet is None else fleet.at + wall_offset)
     yield from _families(PREFIX, SERVICE_ROWS, [({}, service)])
     if fleet is not None:
         yield from _targets(fleet, wall_offset)
-        yield from _limits(fleet, objectives)
-        yield from _engines(fleet, objectives, wall_offset)
-        yield from _models(fleet, objectives, wall_offset)
+        yield from _limits(fleet, settings.objectives)
+        of_engines = _engines(fleet, settings.objectives, wall_offset)
+        for family in (*of_engines, *_models(fleet, settings.objectives, wall_offset)):
+            family.documentation = with_estimator(family.documentation, settings.estimator)
+            yield family
 
 
 def window_label(seconds: float) -> str:

@@ -1,32 +1,295 @@
-"""One row a family: its name (without `phasewatch_`), HELP, what to read and the labels it adds. Here: the numbers.
+"""One row a number: its place in Numbers and the document, its gauge, HELP, words for people, how engines merge.
 
-The suffix of the name says the rest: `_total` is a counter, `_info` an info, anything else a gauge; `_seconds` and
-`_ratio` are its unit. A row's samples are (values of its own labels, value); None leaves the series out.
+A new number is a field of Numbers, the function that computes it (core/measures/numbers.py) and one row here: the
+gauges, the merging of a model's engines, what the terminal and the web page say of it and docs/metrics.md follow.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import reduce
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, Generic, Literal, TypeVar
 
-from phasewatch.core.model import Latency, Numbers
+from phasewatch.core.model import Numbers, Window
 from phasewatch.core.pages.catalog import BY_NAME
-from phasewatch.core.report.document import observed
+from phasewatch.core.settings import Estimator
 
 T = TypeVar("T")
 Samples = Iterable[tuple[tuple[str, ...], float | None]]
+Unit = Literal["seconds", "ratio", "requests", "tokens", "per_second", "count", "flag"]
 
-ESTIMATOR = "interpolated in the bucket as by histogram_quantile"
-_OVER = "over the window of the label"
-_LAST = "on the last page"
+# --- how the engines of a model join -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """text: for docs/metrics.md. join: the engines' own values and windows -> the model's; None: see POOLED."""
+
+    text: str
+    join: Callable[[Sequence[float | None], Sequence[Window]], float | None] | None = None
+
+
+def _sum(values: Sequence[float | None], _: Sequence[Window]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _most(values: Sequence[float | None], _: Sequence[Window]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _least(values: Sequence[float | None], _: Sequence[Window]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _mean(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    """0 where nothing has weight."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    whole = sum(weights)
+    return sum(value * weight for value, weight in zip(known, weights, strict=True)) / whole if whole else 0.0
+
+
+def _by_answers(values: Sequence[float | None], parts: Sequence[Window]) -> float | None:
+    return _mean(values, [part.increases.get("http_finishes", 0.0) for part in parts])
+
+
+# Pages of several engines are no series in time: a change over time is each engine's own, and then joined.
+POOLED = Merge("from the engines' buckets and counters added up")
+SUM = Merge("sum, unknown where one engine's is unknown", _sum)
+MEAN = Merge("mean, unknown where one engine's is unknown", lambda values, parts: _mean(values, [1.0] * len(parts)))
+BY_ANSWERS = Merge("mean weighted by HTTP answers, unknown where one engine's is unknown", _by_answers)
+MOST = Merge("the highest known", _most)
+LEAST = Merge("the lowest known", _least)
+
+
+# --- a number ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What people read of a number: `text` with the value in the place of {} ({+}: with its sign).
+
+    Said only where least <= |value| <= most. bound: path of the flag that makes the value a lower bound.
+    """
+
+    text: str
+    least: float = 0.0
+    most: float = inf
+    bound: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """name: of the gauge, without prefix. path: its place in Numbers, which is its place in the document.
+
+    signals: the catalog's, that it is made of. exported: for each window (with its label), once (it is the same in
+    every window), or not at all. labels: those that tell gauges of one name apart.
+    """
+
+    name: str
+    path: str
+    unit: Unit
+    signals: tuple[str, ...]
+    merge: Merge
+    help: str
+    said: Said | None = None
+    exported: Literal["windows", "once", "no"] = "windows"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, numbers: Numbers) -> Any:
+        """Its value; None as soon as a part of the path is None."""
+        value: Any = numbers
+        for name in self.path.split("."):
+            value = None if value is None else getattr(value, name)
+        return value
+
+    @property
+    def vllm(self) -> tuple[str, ...]:
+        """vLLM's own names of the signals, each once."""
+        rows = [BY_NAME[signal] for signal in self.signals]
+        return tuple(dict.fromkeys(f"vllm:{row.names[0]}" if row.prefixed else row.names[0] for row in rows))
+
+
+def _row(name: str, path: str, unit: Unit, signals: str, merge: Merge, what: str, said: Said | None = None) -> Measure:
+    return Measure(name, path, unit, tuple(signals.split()), merge, what, said)
+
+
+# --- latencies ---------------------------------------------------------------------------------------------------
+
+# signal, label for people, what it is
+LATENCIES: tuple[tuple[str, str, str], ...] = (
+    ("ttft", "TTFT", "Time to first token (TTFT)"),
+    ("itl", "ITL", "Inter-token latency (ITL), the time between two outputs of a request"),
+    ("tpot", "TPOT", "Time per output token after the first (TPOT), a mean for each request"),
+    ("e2e", "e2e", "End-to-end time of a request (e2e), from its arrival to its last token"),
+)
+# How percentiles are read, in the place of this in HELP.
+_ESTIMATOR = "{estimator}"
+ESTIMATORS: Mapping[Estimator, str] = {
+    "sums": "fitted to the buckets and the exact sums between scrapes",
+    "interpolation": "interpolated within its bucket like histogram_quantile",
+}
+_VALUE = f"{_ESTIMATOR}; above the last finite bucket edge it is that edge"
+# name, path, unit, which statistic
+_STATISTICS: tuple[tuple[str, str, Unit, str], ...] = (
+    ("mean_seconds", "mean", "seconds", "exact mean"),
+    ("p50_seconds", "p50.value", "seconds", f"median, {_VALUE}"),
+    ("p90_seconds", "p90.value", "seconds", f"90th percentile, {_VALUE}"),
+    ("p95_seconds", "p95.value", "seconds", f"95th percentile, {_VALUE}"),
+    ("p99_seconds", "p99.value", "seconds", f"99th percentile, {_VALUE}"),
+    ("p99_low_seconds", "p99.low", "seconds", "lower edge of the bucket that holds the 99th percentile"),
+    ("p99_high_seconds", "p99.high", "seconds",
+     "upper edge of the bucket that holds the 99th percentile; absent above the last finite edge"),
+    ("observations", "count", "count", "observations"),
+)  # fmt: skip
+PERCENTILES: tuple[str, ...] = tuple(path.partition(".")[0] for _, path, _, _ in _STATISTICS if path.endswith(".value"))
+
+
+def _latencies() -> Iterable[Measure]:
+    for signal, _label, what in LATENCIES:
+        for name, path, unit, statistic in _STATISTICS:
+            yield _row(f"{signal}_{name}", f"{signal}_seconds.{path}", unit, signal, POOLED, f"{what}: {statistic}")
+
+
+# --- phases ------------------------------------------------------------------------------------------------------
+
+# field, label for people
+PHASES: tuple[tuple[str, str], ...] = (
+    ("queue", "queue"), ("prefill", "prefill"), ("decode", "decode"), ("frontend", "front end"),
+)  # fmt: skip
+
+
+_PHASE_SIGNALS = ("queue", "prefill", "decode", "ttft")
+_OF_PHASES: tuple[tuple[str, str, Unit, str], ...] = (
+    ("phase_mean_seconds", "mean_seconds", "seconds", "Exact mean time that finished requests spent in a phase"),
+    ("phase_share_ratio", "share", "ratio", "A phase's share of the sum of the known phase means"),
+)
+
+
+def _phases() -> Iterable[Measure]:
+    for name, path, unit, what in _OF_PHASES:
+        for phase, _label in PHASES:
+            place = f"phases.{phase}.{path}"
+            yield Measure(name, place, unit, _PHASE_SIGNALS, POOLED, what, labels={"phase": phase})
+
+
+# --- the rest ----------------------------------------------------------------------------------------------------
+
+_SOME = 5e-324  # above zero
+_TREND = 0.005  # a change that shows in two decimals
+_FAR = 3600.0  # a KV cache full in more seconds than this is no news
+
+_WINDOWED: tuple[Measure, ...] = (
+    _row("itl_stalled_ratio", "itl_stalled_ratio", "ratio", "itl", POOLED,
+         "Share of the streaming time in gaps longer than the limit of the objective itl_stall"),
+    _row("queue_growth_requests_per_second", "queue.growth_per_second", "per_second", "waiting waiting_capacity", SUM,
+         "Slope of the waiting requests (of those waiting for capacity, where vLLM tells)", Said("{+}/s", _TREND)),
+    _row("expected_wait_seconds", "queue.expected_wait_seconds", "seconds", "waiting waiting_capacity ttft", POOLED,
+         "Expected queue time of a new request: waiting / admissions per second",
+         Said("expected wait {}", _SOME, bound="queue.expected_wait_censored")),
+    _row("expected_wait_censored", "queue.expected_wait_censored", "flag", "waiting waiting_capacity ttft", POOLED,
+         "1 where expected_wait_seconds is only a lower bound because no request was admitted"),
+    _row("arrivals_per_second", "queue.arrivals_per_second", "per_second", "finished http_finishes running waiting",
+         SUM, "Requests that arrived (finishes plus the change of running and waiting), a second", Said("{}/s arrive")),
+    _row("admissions_per_second", "queue.admissions_per_second", "per_second", "ttft", POOLED,
+         "Requests that got their first token, a second", Said("{}/s admitted")),
+    _row("gave_up_ratio", "queue.gave_up_ratio", "ratio", "finished http_finishes", BY_ANSWERS,
+         "Share of the requests whose client disconnected before the answer was complete", Said("{} gave up", _SOME)),
+    _row("gave_up_before_first_token_ratio", "queue.gave_up_before_first_token_ratio", "ratio", "ttft http_finishes",
+         BY_ANSWERS, "Share of the requests whose client disconnected before the first token"),
+    _row("failed_requests_per_second", "queue.failed_per_second", "per_second", "http_5xx finished_error rejections",
+         POOLED, "Requests that failed (5xx, error finishes, rejections), a second", Said("{}/s fail", _SOME)),
+    _row("preemptions_per_second", "kv_cache.preemptions_per_second", "per_second", "preemptions", POOLED,
+         "Running requests preempted because the KV cache was full, a second", Said("{} preemptions/s", _SOME)),
+    _row("kv_cache_time_to_full_seconds", "kv_cache.time_to_full_seconds", "seconds", "kv_usage", LEAST,
+         "Time until the KV cache is full at the rate at which it filled", Said("full in {}", most=_FAR)),
+    _row("prompt_tokens_mean", "tokens.prompt_mean", "tokens", "prompt_length prompt_tokens", POOLED,
+         "Prompt tokens a request, mean", Said("prompt {}")),
+    _row("output_tokens_mean", "tokens.output_mean", "tokens", "output_length", POOLED,
+         "Output tokens a finished request, mean", Said("answer {}")),
+    _row("generation_tokens_per_second", "tokens.generation_per_second", "per_second", "generation_tokens", POOLED,
+         "Output tokens a second", Said("{}/s generated")),
+    _row("prompt_tokens_per_second", "tokens.prompt_per_second", "per_second", "prompt_tokens", POOLED,
+         "Prompt tokens a second, those from the prefix cache included"),
+    _row("prefix_cache_hit_ratio", "tokens.prefix_hit_ratio", "ratio", "prefix_hits prefix_queries", POOLED,
+         "Share of the prompt tokens found in the prefix cache", Said("prefix hits {}")),
+    _row("prefill_speed_tokens_per_second", "tokens.prefill_speed", "per_second", "computed_prompt_length prefill",
+         POOLED, "Computed prompt tokens of finished requests per second of their prefill"),
+    _row("decode_speed_tokens_per_second", "tokens.decode_speed", "per_second", "tpot", POOLED,
+         "Output tokens a second that one user sees (1 / mean TPOT)"),
+    _row("prefill_time_ratio", "prefill_time_ratio", "ratio", "computed_prompt_tokens prefill iteration_tokens", MEAN,
+         "Prefill's share of the engine's time"),
+    _row("speculation_acceptance_ratio", "speculation.acceptance_ratio", "ratio",
+         "spec_accepted_tokens spec_draft_tokens", POOLED, "Share of the draft tokens that were accepted"),
+)  # fmt: skip
+_ONCE: tuple[Measure, ...] = (
+    _row("running_requests", "queue.running", "requests", "running", SUM, "Requests in the engine's batch",
+         Said("{} running")),
+    _row("waiting_requests", "queue.waiting", "requests", "waiting", SUM, "Requests waiting to be scheduled",
+         Said("{} waiting")),
+    _row("waiting_deferred_requests", "queue.waiting_deferred", "requests", "waiting_deferred", SUM,
+         "Requests waiting for something other than capacity", Said("{} deferred", _SOME)),
+    _row("kv_cache_usage_ratio", "kv_cache.usage_ratio", "ratio", "kv_usage", MOST, "Share of the KV cache in use",
+         Said("{} in use")),
+    _row("kv_cache_capacity_tokens", "kv_cache.capacity_tokens", "tokens", "kv_capacity_tokens", SUM,
+         "Tokens that the KV cache holds", Said("room for {} tokens")),
+)  # fmt: skip
+_DOCUMENT_ONLY: tuple[Measure, ...] = (
+    _row("computed_prompt_tokens_per_second", "tokens.computed_prompt_per_second", "per_second",
+         "computed_prompt_tokens prompt_tokens prefix_hits", POOLED, "Prompt tokens computed by prefill, a second"),
+    _row("computed_prompt_tokens_mean", "tokens.computed_prompt_mean", "tokens",
+         "computed_prompt_tokens prompt_tokens prefix_hits ttft", POOLED, "Computed prompt tokens a first token, mean"),
+    _row("context_tokens_mean", "tokens.context_mean", "tokens", "prompt_length output_length", POOLED,
+         "Mean prompt plus half of the mean output"),
+    _row("speculation_accepted_length_mean", "speculation.mean_accepted_length", "tokens",
+         "spec_accepted_tokens spec_drafts", POOLED, "Tokens that a step with speculation yields, mean"),
+)  # fmt: skip
+
+MEASURES: tuple[Measure, ...] = (
+    *_latencies(),
+    *_phases(),
+    *(replace(measure, exported="once") for measure in _ONCE),
+    *_WINDOWED,
+    *(replace(measure, exported="no") for measure in _DOCUMENT_ONLY),
+)
+
+
+def merged(pooled: Numbers, own: Sequence[Numbers], parts: Sequence[Window]) -> Numbers:
+    """A model's numbers: `pooled`, those of its engines' windows as one, but for what each row joins otherwise."""
+    changed: dict[str, dict[str, float | None]] = {}
+    for measure in MEASURES:
+        if measure.merge.join is not None:
+            group, _, name = measure.path.rpartition(".")
+            value = measure.merge.join([measure.of(numbers) for numbers in own], parts)
+            changed.setdefault(group, {})[name] = value
+    fields: dict[str, Any] = dict(changed.pop("", {}))
+    groups = {group: replace(getattr(pooled, group), **values) for group, values in changed.items()}
+    return replace(pooled, **fields, **groups)
+
+
+# --- gauges ------------------------------------------------------------------------------------------------------
+
+
+def with_estimator(text: str, estimator: Estimator) -> str:
+    """HELP, with the estimator that is configured."""
+    return text.replace(_ESTIMATOR, ESTIMATORS[estimator])
 
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[T]):
+    """A family: its name (without prefix), HELP, what to read and the labels it adds.
+
+    The suffix of the name says the rest: `_total` is a counter, `_info` an info, anything else a gauge; `_seconds` and
+    `_ratio` are its unit. Its samples are (values of its own labels, value); None leaves the series out. {estimator}
+    in HELP: how percentiles are read. measure: the number it is made of, where it is one.
+    """
+
     name: str
     help: str
     samples: Callable[[T], Samples]
     labels: tuple[str, ...] = ()
+    measure: Measure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,136 +311,38 @@ def enum(members: Iterable[str], read: Callable[[T], str | None]) -> Callable[[T
     return lambda subject: [((name,), float(name == read(subject))) for name in names]
 
 
-def _at(path: str) -> Callable[[object], float | None]:
-    """Reads `a.b.c`; None as soon as one of them is None."""
-
-    def step(value: object, name: str) -> object:
-        return None if value is None else getattr(value, name)
-
-    return lambda value: reduce(step, path.split("."), value)  # type: ignore[return-value]
+def observed(count: int, signal: str, missing: Iterable[str]) -> int | None:
+    """Observations in the window: 0 is "no traffic", None is "the page has no such histogram"."""
+    return None if count == 0 and signal in missing else count
 
 
-def _vllm(signals: Iterable[str]) -> str:
-    """vLLM's own names of catalog signals, each once."""
-    rows = [BY_NAME[signal] for signal in signals]
-    return ", ".join(dict.fromkeys(f"vllm:{row.names[0]}" if row.prefixed else row.names[0] for row in rows))
+def _value(measure: Measure, windowed: Windowed) -> float | None:
+    value: float | None = measure.of(windowed.numbers)
+    if measure.unit == "count" and value is not None:
+        return observed(int(value), measure.signals[0], windowed.missing)
+    return value
 
 
-def _number(name: str, path: str, what: str, when: str, signals: str) -> Row[Windowed]:
-    read = _at(path)
-    return Row(name, f"{what} {when}, from {_vllm(signals.split())}.", one(lambda window: read(window.numbers)))
+_WHEN = {"windows": "Over the window in label window", "once": "At the last scrape"}
 
 
-# --- latencies: one gauge a statistic ----------------------------------------------------------------------------
+def _gauges(exported: Literal["windows", "once"]) -> Iterable[Row[Windowed]]:
+    by_name: dict[str, list[Measure]] = {}
+    for measure in MEASURES:
+        if measure.exported == exported:
+            by_name.setdefault(measure.name, []).append(measure)
+    for name, measures in by_name.items():
+        first = measures[0]
+        text = f"{first.help}. {_WHEN[exported]}, from {', '.join(first.vllm)}."
+        reads = [(tuple(measure.labels.values()), measure) for measure in measures]
 
-_LATENCIES = (
-    ("ttft", "Time to first token"),
-    ("itl", "Time between two outputs of a request"),
-    ("tpot", "Time per output token of a request after its first"),
-    ("e2e", "Time from a request's arrival to its last token"),
-)
-_STATISTICS = (
-    ("mean_seconds", "mean", "exact mean"),
-    ("p50_seconds", "p50.value", f"median, {ESTIMATOR},"),
-    ("p99_seconds", "p99.value", f"99th percentile, {ESTIMATOR} (above the last finite edge: that edge),"),
-    ("p99_low_seconds", "p99.low", "lower edge of the bucket that holds the 99th percentile"),
-    ("p99_high_seconds", "p99.high", "upper edge of the bucket that holds the 99th percentile (none: no series)"),
-)
+        def samples(windowed: Windowed, reads: Sequence[tuple[tuple[str, ...], Measure]] = tuple(reads)) -> Samples:
+            return [(labels, _value(measure, windowed)) for labels, measure in reads]
 
+        yield Row(name, text, samples, tuple(first.labels), first)
 
-def _observations(signal: str, what: str) -> Row[Windowed]:
-    def count(window: Windowed) -> float | None:
-        latency: Latency = getattr(window.numbers, f"{signal}_seconds")
-        return observed(latency, signal, window.missing)
-
-    return Row(f"{signal}_observations", f"{what}: observations {_OVER}, from {_vllm([signal])}.", one(count))
-
-
-_LATENCY_ROWS: tuple[Row[Windowed], ...] = tuple(
-    row
-    for signal, what in _LATENCIES
-    for row in (
-        *(
-            _number(f"{signal}_{name}", f"{signal}_seconds.{path}", f"{what}: {how}", _OVER, signal)
-            for name, path, how in _STATISTICS
-        ),
-        _observations(signal, what),
-    )
-)
-
-# --- phases: one gauge with a label ------------------------------------------------------------------------------
-
-_PHASES = ("queue", "prefill", "decode", "frontend")
-
-
-def _phases(name: str, path: str, what: str) -> Row[Windowed]:
-    reads = [((phase,), _at(f"phases.{phase}.{path}")) for phase in _PHASES]
-    text = f"{what} {_OVER}, from {_vllm(('queue', 'prefill', 'decode', 'ttft'))}"
-    return Row(name, f"{text}.", lambda window: [(at, read(window.numbers)) for at, read in reads], ("phase",))
-
-
-# --- the rest ----------------------------------------------------------------------------------------------------
-
-# name, field of Numbers, the catalog's signals, what it is
-_RATES: tuple[tuple[str, str, str, str], ...] = (
-    ("itl_stalled_ratio", "itl_stalled_ratio", "itl",
-     "Share of the streaming time in gaps longer than the objective itl_stall"),
-    ("queue_growth_requests_per_second", "queue.growth_per_second", "waiting waiting_capacity",
-     "Slope of the waiting requests (those waiting for capacity, where vLLM tells)"),
-    ("arrivals_per_second", "queue.arrivals_per_second", "finished http_finishes running waiting",
-     "Requests that arrived (finishes plus the change of running and waiting)"),
-    ("admissions_per_second", "queue.admissions_per_second", "ttft",
-     "Requests that got their first token"),
-    ("expected_wait_seconds", "queue.expected_wait_seconds", "waiting waiting_capacity ttft",
-     "Wait of a request that comes now (waiting / admissions per second)"),
-    ("expected_wait_censored", "queue.expected_wait_censored", "waiting waiting_capacity ttft",
-     "1 where expected_wait_seconds is only a lower bound since nobody was admitted"),
-    ("gave_up_ratio", "queue.gave_up_ratio", "finished http_finishes",
-     "Share of the requests whose client left before the answer was complete"),
-    ("gave_up_before_first_token_ratio", "queue.gave_up_before_first_token_ratio", "ttft http_finishes",
-     "Share of the requests whose client left before the first token"),
-    ("failed_requests_per_second", "queue.failed_per_second", "http_5xx finished_error rejections",
-     "Requests that failed (5xx, error finishes, rejections)"),
-    ("kv_cache_time_to_full_seconds", "kv_cache.time_to_full_seconds", "kv_usage",
-     "Time until the KV cache is full if it goes on filling as it did"),
-    ("preemptions_per_second", "kv_cache.preemptions_per_second", "preemptions",
-     "Requests put off in mid-answer for want of KV cache"),
-    ("prefix_cache_hit_ratio", "tokens.prefix_hit_ratio", "prefix_hits prefix_queries",
-     "Share of the prompt tokens that were found in the prefix cache"),
-    ("prompt_tokens_per_second", "tokens.prompt_per_second", "prompt_tokens",
-     "Prompt tokens, cached ones included,"),
-    ("generation_tokens_per_second", "tokens.generation_per_second", "generation_tokens",
-     "Output tokens"),
-    ("prompt_tokens_mean", "tokens.prompt_mean", "prompt_length prompt_tokens",
-     "Mean prompt tokens a request"),
-    ("output_tokens_mean", "tokens.output_mean", "output_length",
-     "Mean output tokens a finished request"),
-    ("prefill_speed_tokens_per_second", "tokens.prefill_speed", "computed_prompt_length prefill",
-     "Computed prompt tokens a second of prefill of the requests that finished"),
-    ("decode_speed_tokens_per_second", "tokens.decode_speed", "tpot",
-     "Output tokens a second that one user sees (1 / mean time per output token)"),
-    ("prefill_time_ratio", "prefill_time_ratio", "computed_prompt_tokens prefill iteration_tokens",
-     "Prefill's share of the engine's time"),
-    ("speculation_acceptance_ratio", "speculation.acceptance_ratio", "spec_accepted_tokens spec_draft_tokens",
-     "Share of the draft tokens that were accepted"),
-)  # fmt: skip
-_GAUGES: tuple[tuple[str, str, str, str], ...] = (
-    ("running_requests", "queue.running", "running", "Requests in the engine's batch"),
-    ("waiting_requests", "queue.waiting", "waiting", "Requests waiting to be scheduled"),
-    ("waiting_deferred_requests", "queue.waiting_deferred", "waiting_deferred",
-     "Requests waiting for something other than capacity"),
-    ("kv_cache_usage_ratio", "kv_cache.usage_ratio", "kv_usage",
-     "Share of the KV cache in use (of a model's engines the fullest)"),
-)  # fmt: skip
 
 # Exported for each window, with its label.
-WINDOW_ROWS: tuple[Row[Windowed], ...] = (
-    *_LATENCY_ROWS,
-    _phases("phase_mean_seconds", "mean_seconds", "Exact mean time in a phase of the finished requests"),
-    _phases("phase_share_ratio", "share", "A phase's share of the sum of the known phase means"),
-    *(_number(name, path, what, _OVER, signals) for name, path, signals, what in _RATES),
-)
+WINDOW_ROWS: tuple[Row[Windowed], ...] = tuple(_gauges("windows"))
 # The same in every window: exported once, without the label.
-NOW_ROWS: tuple[Row[Windowed], ...] = tuple(
-    _number(name, path, what, _LAST, signals) for name, path, signals, what in _GAUGES
-)
+NOW_ROWS: tuple[Row[Windowed], ...] = tuple(_gauges("once"))

@@ -1,4 +1,4 @@
-"""Rows of export_rows' kind for what is no measurement: verdicts, objectives, states, targets and phasewatch itself."""
+"""Rows of measure_table's kind for what is no measurement: verdicts, objectives, states, targets, phasewatch itself."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from phasewatch.core.diagnosis.remedies import REMEDIES
 from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import CONFIDENCES, STATES, EngineReport, Latency, ModelReport, Numbers, TargetReport
 from phasewatch.core.report.document import first_window
-from phasewatch.core.report.measure_table import ESTIMATOR, Row, Samples, enum, one
+from phasewatch.core.report.measure_table import Row, Samples, enum, one
 from phasewatch.core.settings import Limit, Limits
 
 
@@ -34,12 +34,10 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """phasewatch itself. Times are Unix time; None: nothing was evaluated, or no configuration file was read."""
+    """phasewatch itself. evaluated_at: Unix time; None: nothing was evaluated."""
 
     version: str
     evaluated_at: float | None
-    reload_successful: bool | None
-    reloaded_at: float | None
 
 
 # --- verdicts and objectives -------------------------------------------------------------------------------------
@@ -127,11 +125,6 @@ VERDICT_ROWS: tuple[Row[Judged], ...] = (
 )
 
 
-def _kv_capacity(judged: Judged) -> float | None:
-    numbers = first_window(judged.report.windows)
-    return None if numbers is None else numbers.kv_cache.capacity_tokens
-
-
 def _counts(kind: str) -> Callable[[Judged], Samples]:
     def samples(judged: Judged) -> Samples:
         assert isinstance(judged.report, EngineReport)
@@ -147,11 +140,6 @@ def _counts(kind: str) -> Callable[[Judged], Samples]:
 ENGINE_ROWS: tuple[Row[Judged], ...] = (
     Row("diagnosis_since_timestamp_seconds", "When the leading verdict was first seen.", one(_since)),
     Row(
-        "kv_cache_capacity_tokens",
-        "Tokens that the engine's KV cache holds, from vllm:cache_config_info.",
-        one(_kv_capacity),
-    ),
-    Row(
         "objective_observations_total",
         "Observations judged against an objective, from the histogram that it names.",
         _counts("observations"),
@@ -159,7 +147,7 @@ ENGINE_ROWS: tuple[Row[Judged], ...] = (
     ),
     Row(
         "objective_over_total",
-        f"Observations over an objective's limit, {ESTIMATOR}.",
+        "Observations over an objective's limit, interpolated within the bucket that holds the limit.",
         _counts("over"),
         ("objective", "severity"),
     ),
@@ -232,16 +220,6 @@ TARGET_ROWS: tuple[Row[Polled], ...] = (
 )
 SERVICE_ROWS: tuple[Row[Service], ...] = (
     Row("build_info", "The version of phasewatch.", lambda service: (((service.version,), 1.0),), ("version",)),
-    Row(
-        "config_last_reload_successful",
-        "1 where the last load of the configuration succeeded.",
-        one(lambda service: service.reload_successful),
-    ),
-    Row(
-        "config_last_reload_success_timestamp_seconds",
-        "When the configuration was last loaded with success.",
-        one(lambda service: service.reloaded_at),
-    ),
     Row(
         "last_evaluation_timestamp_seconds",
         "When the fleet was last evaluated.",

@@ -7,7 +7,7 @@ from phasewatch.core.measures.phases import prefill_time_ratio_at_most
 
 def _tail(case: Case) -> bool:
     """Whether the symptom is about the slowest gaps rather than the typical one."""
-    return case.symptom.objective in ("itl_p99", "itl_stall", "itl_p90")
+    return case.symptom.objective in ("itl_p99", "itl_p95", "itl_stall", "itl_p90")
 
 
 def _gap_limit(case: Case) -> float:
