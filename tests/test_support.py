@@ -126,3 +126,10 @@ def test_a_hanging_route_ends_with_its_server(http_server: Callable[..., HttpSer
     assert [type(error) for error in failures] == [requests.ConnectionError]
     with pytest.raises(requests.ConnectionError):
         requests.get(server.url, timeout=5)
+
+
+@pytest.mark.xdist_group("one-worker")
+def test_a_group_of_tests_stays_with_one_worker(request: pytest.FixtureRequest) -> None:
+    """By its mark at the end of the test's id; without it each worker sets the dear fixtures up for itself."""
+    if request.config.getoption("loadgroup", default=False):
+        assert request.node.nodeid.endswith("@one-worker")
