@@ -5,8 +5,9 @@
 A sequence is 5 to 20 pages of one to three servers, each a real page (tests/fixtures/pages) whose counters move, at
 changing intervals, with mutations: values that are no values, lines lost, doubled, moved, cut or renamed, labels
 swapped or with odd bytes, counters that step back, processes that alternate, families missing for a page, times that
-repeat. Every sequence follows from its seed. Checked after some of the pages: the values of the Fleet, the document
-as JSON, the exported families, and at the end these as prometheus_client writes and reads them.
+repeat. Every sequence follows from its seed. Checked: that each page says the same alone as after the one before it,
+and after some of the pages the values of the Fleet, the document as JSON, the exported families, and at the end these
+as prometheus_client writes and reads them.
 """
 
 import gzip
@@ -17,7 +18,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,9 +30,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from phasewatch.core.model import Estimate, Fleet
+from phasewatch.core.model import Estimate, Fleet, Page
 from phasewatch.core.pages.catalog import CATALOG, PREFIXES
-from phasewatch.core.pages.exposition import ExpositionError, parse
+from phasewatch.core.pages.exposition import ExpositionError, PageReader, parse
 from phasewatch.core.report.document import document
 from phasewatch.core.report.families import families
 from phasewatch.core.settings import Settings, parse_objectives
@@ -274,6 +275,7 @@ def _run(rng: random.Random) -> Iterator[str]:
         f"gpu-{number}:8000": [_Server(rng, rng.choice(paths)) for _ in range(rng.choice((1, 1, 1, 1, 1, 2)))]
         for number in range(rng.choice((1, 1, 2, 3)))
     }
+    readers = {target: PageReader() for target in targets}
     steady = rng.choice((None, 2.0, 5.0, 5.0, 10.0))
     oddness = rng.choice((0.03, 0.1, 0.3, 0.7))
     at, fleet = rng.choice((0.0, 1.7e9)), None
@@ -287,7 +289,7 @@ def _run(rng: random.Random) -> Iterator[str]:
             if rng.random() < 0.05:
                 watcher.failure(target, at, "timeout")
             else:
-                _feed(watcher, target, at, "".join(lines))
+                yield from _feed(watcher, readers[target], target, at, "".join(lines))
         if rng.random() < 0.2:
             fleet = watcher.evaluate(at + rng.choice((0.0, 0.1, 3.0)))
             yield from _checked(fleet, settings)
@@ -297,15 +299,27 @@ def _run(rng: random.Random) -> Iterator[str]:
         yield from _as_text(fleet, settings)
 
 
-def _feed(watcher: Watcher, target: str, at: float, text: str) -> None:
-    """As a scrape would: a page that cannot be trusted is a failure."""
+def _feed(watcher: Watcher, reader: PageReader, target: str, at: float, text: str) -> Iterator[str]:
+    """As a scrape would: a page that cannot be trusted is a failure. Read in turn it says what it says alone."""
     try:
         read = page_text(text.encode("utf-8", "surrogateescape"))
-        page = parse(read, at=at)
-    except (PageError, ExpositionError) as error:
+    except PageError as error:
         watcher.failure(target, at, str(error))
-    else:
+        return
+    page, alone = _said(reader.read, read, at), _said(parse, read, at)
+    if page != alone:
+        yield f"read in turn, a page of {target} is not what it is alone"
+    if isinstance(page, Page):
         watcher.page(target, page)
+    else:
+        watcher.failure(target, at, page)
+
+
+def _said(read: Callable[..., Page], text: str, at: float) -> Page | str:
+    try:
+        return read(text, at=at)
+    except ExpositionError as error:
+        return str(error)
 
 
 # --- checks -------------------------------------------------------------------------------------------------------
