@@ -17,7 +17,7 @@ LINTED := src tests tools benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench lint tools browser dashboards rules pictures grafana-schema lock clean newest-tools
+.PHONY: help demo test bench lint tools browser dashboards rules docs pictures grafana-schema lock clean newest-tools
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -54,6 +54,9 @@ browser: .venv/.dev ## install Debian's chromium where it is missing and we are 
 
 dashboards: .venv/.dev ## rewrite grafana/dashboards from tools/dashboards
 	$(BIN)/python -m tools.dashboards
+
+docs: .venv/.dev ## rewrite docs/metrics.md from the tables in src/phasewatch/core/report
+	$(BIN)/python -m tools.metrics_docs
 
 rules: .venv/.dev ## rewrite config/prometheus/rules from tools/alerts
 	$(BIN)/python -m tools.alerts

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from phasewatch.core.measures.quantile import PERCENTILES
 from tools.alerts.pieces import (
     ENGINE,
     FACTS,
@@ -168,7 +169,7 @@ _LATENCY = RuleFile(
 
 # --- budget: shares over the limit, and burn rates ---------------------------------------------------------------
 
-_BUDGETS = {"p99": "0.01", "p95": "0.05", "p90": "0.1", "p50": "0.5"}
+_BUDGETS = {name: f"{1 - q:g}" for name, q in reversed(PERCENTILES)}
 
 
 def _over(counter: str, function: str, span: str) -> str:

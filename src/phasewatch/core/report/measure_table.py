@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Generic, Literal, TypeVar
 
+from phasewatch.core.measures.quantile import PERCENTILES
 from phasewatch.core.model import Numbers, Window
 from phasewatch.core.pages.catalog import BY_NAME
 from phasewatch.core.settings import Estimator
 
 T = TypeVar("T")
 Samples = Iterable[tuple[tuple[str, ...], float | None]]
-Unit = Literal["seconds", "ratio", "requests", "tokens", "per_second", "count", "flag"]
+Unit = Literal["seconds", "unix_seconds", "ratio", "requests", "tokens", "per_second", "count", "flag"]
 
 # --- how the engines of a model join -----------------------------------------------------------------------------
 
@@ -55,10 +56,10 @@ def _by_answers(values: Sequence[float | None], parts: Sequence[Window]) -> floa
 
 
 # Pages of several engines are no series in time: a change over time is each engine's own, and then joined.
-POOLED = Merge("from the engines' buckets and counters added up")
-SUM = Merge("sum, unknown where one engine's is unknown", _sum)
-MEAN = Merge("mean, unknown where one engine's is unknown", lambda values, parts: _mean(values, [1.0] * len(parts)))
-BY_ANSWERS = Merge("mean weighted by HTTP answers, unknown where one engine's is unknown", _by_answers)
+POOLED = Merge("from their buckets and counters added up")
+SUM = Merge("sum, unknown where one is unknown", _sum)
+MEAN = Merge("mean, unknown where one is unknown", lambda values, parts: _mean(values, [1.0] * len(parts)))
+BY_ANSWERS = Merge("mean weighted by HTTP answers, unknown where one is unknown", _by_answers)
 MOST = Merge("the highest known", _most)
 LEAST = Merge("the lowest known", _least)
 
@@ -134,16 +135,12 @@ _VALUE = f"{_ESTIMATOR}; above the last finite bucket edge it is that edge"
 # name, path, unit, which statistic
 _STATISTICS: tuple[tuple[str, str, Unit, str], ...] = (
     ("mean_seconds", "mean", "seconds", "exact mean"),
-    ("p50_seconds", "p50.value", "seconds", f"median, {_VALUE}"),
-    ("p90_seconds", "p90.value", "seconds", f"90th percentile, {_VALUE}"),
-    ("p95_seconds", "p95.value", "seconds", f"95th percentile, {_VALUE}"),
-    ("p99_seconds", "p99.value", "seconds", f"99th percentile, {_VALUE}"),
+    *((f"{p}_seconds", f"{p}.value", "seconds", f"{100 * q:g}th percentile, {_VALUE}") for p, q in PERCENTILES),
     ("p99_low_seconds", "p99.low", "seconds", "lower edge of the bucket that holds the 99th percentile"),
     ("p99_high_seconds", "p99.high", "seconds",
      "upper edge of the bucket that holds the 99th percentile; absent above the last finite edge"),
     ("observations", "count", "count", "observations"),
 )  # fmt: skip
-PERCENTILES: tuple[str, ...] = tuple(path.partition(".")[0] for _, path, _, _ in _STATISTICS if path.endswith(".value"))
 
 
 def _latencies() -> Iterable[Measure]:
@@ -280,15 +277,16 @@ def with_estimator(text: str, estimator: Estimator) -> str:
 class Row(Generic[T]):
     """A family: its name (without prefix), HELP, what to read and the labels it adds.
 
-    The suffix of the name says the rest: `_total` is a counter, `_info` an info, anything else a gauge; `_seconds` and
-    `_ratio` are its unit. Its samples are (values of its own labels, value); None leaves the series out. {estimator}
-    in HELP: how percentiles are read. measure: the number it is made of, where it is one.
+    The suffix of the name says the rest: `_total` is a counter, `_info` an info, anything else a gauge. Its samples are
+    (values of its own labels, value); None leaves the series out. {estimator} in HELP: how percentiles are read.
+    measure: the number it is made of, where it is one.
     """
 
     name: str
     help: str
     samples: Callable[[T], Samples]
     labels: tuple[str, ...] = ()
+    unit: Unit = "flag"
     measure: Measure | None = None
 
 
@@ -339,7 +337,7 @@ def _gauges(exported: Literal["windows", "once"]) -> Iterable[Row[Windowed]]:
         def samples(windowed: Windowed, reads: Sequence[tuple[tuple[str, ...], Measure]] = tuple(reads)) -> Samples:
             return [(labels, _value(measure, windowed)) for labels, measure in reads]
 
-        yield Row(name, text, samples, tuple(first.labels), first)
+        yield Row(name, text, samples, tuple(first.labels), first.unit, first)
 
 
 # Exported for each window, with its label.

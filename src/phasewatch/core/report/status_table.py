@@ -103,6 +103,7 @@ VERDICT_ROWS: tuple[Row[Judged], ...] = (
         "Share of the excess that a cause accounts for, 0 to 1; only causes found.",
         _scores,
         ("verdict",),
+        unit="ratio",
     ),
     Row(
         "diagnosis_confidence",
@@ -138,24 +139,32 @@ def _counts(kind: str) -> Callable[[Judged], Samples]:
 
 
 ENGINE_ROWS: tuple[Row[Judged], ...] = (
-    Row("diagnosis_since_timestamp_seconds", "When the leading verdict was first seen.", one(_since)),
+    Row(
+        "diagnosis_since_timestamp_seconds",
+        "When the leading verdict was first seen.",
+        one(_since),
+        unit="unix_seconds",
+    ),
     Row(
         "objective_observations_total",
         "Observations judged against an objective, from the histogram that it names.",
         _counts("observations"),
         ("objective",),
+        unit="count",
     ),
     Row(
         "objective_over_total",
         "Observations over an objective's limit, interpolated within the bucket that holds the limit.",
         _counts("over"),
         ("objective", "severity"),
+        unit="count",
     ),
     Row(
         "objective_over_surely_total",
         "Observations in histogram buckets that lie wholly over an objective's limit.",
         _counts("over_surely"),
         ("objective", "severity"),
+        unit="count",
     ),
 )
 
@@ -170,6 +179,7 @@ MODEL_STATE_ROWS: tuple[Row[ModelReport], ...] = (
         "Engines of the model in each state.",
         lambda report: [((state,), report.engines.get(state, 0)) for state in STATES],
         ("state",),
+        unit="count",
     ),
 )
 LIMIT_ROWS: tuple[Row[Limits], ...] = (
@@ -180,6 +190,7 @@ LIMIT_ROWS: tuple[Row[Limits], ...] = (
             ((name, severity), seconds) for name, limit in limits.items() for severity, seconds in _severities(limit)
         ],
         ("objective", "severity"),
+        unit="seconds",
     ),
 )
 
@@ -199,23 +210,32 @@ TARGET_ROWS: tuple[Row[Polled], ...] = (
         "target_scrape_duration_seconds",
         "How long the last successful scrape took.",
         one(lambda polled: polled.report.scrape_seconds if polled.up else None),
+        unit="seconds",
     ),
-    Row("target_last_success_timestamp_seconds", "When the target was last scraped with success.", one(_last_success)),
+    Row(
+        "target_last_success_timestamp_seconds",
+        "When the target was last scraped with success.",
+        one(_last_success),
+        unit="unix_seconds",
+    ),
     Row(
         "target_missing_signals",
-        "Signals of vLLM that the target's page lacks.",
+        "Signals of vLLM that the target does not expose.",
         one(lambda polled: polled.report.missing_signals if polled.up else None),
+        unit="count",
     ),
     Row(
         "target_restarts_total",
         "Engine restarts seen on the target.",
         one(lambda polled: polled.report.restarts),
+        unit="count",
     ),
     Row(
         "target_scrape_failures_total",
         "Failed scrapes of the target by reason.",
         lambda polled: _reasons(polled.report.scrape_failures),
         ("reason",),
+        unit="count",
     ),
 )
 SERVICE_ROWS: tuple[Row[Service], ...] = (
@@ -224,6 +244,7 @@ SERVICE_ROWS: tuple[Row[Service], ...] = (
         "last_evaluation_timestamp_seconds",
         "When the fleet was last evaluated.",
         one(lambda service: service.evaluated_at),
+        unit="unix_seconds",
     ),
     # So that an alert can say what to do first: the text of a page comes from series.
     Row(
