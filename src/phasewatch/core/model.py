@@ -28,14 +28,15 @@ class Histogram:
     """A cumulative histogram, or what it grew by.
 
     bounds: ascending upper edges, the last is +Inf. counts: cumulative, same length. total: sum of the
-    observations in the metric's unit, None where the page has no _sum. row: the same as an array, once asked for
-    (measures: histogram.alone).
+    observations in the metric's unit, None where the page has no _sum. row, exact_mean: what follows from
+    these, once asked for (measures.histogram: alone, mean).
     """
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
     total: float | None
     row: Any = field(default=None, init=False, repr=False, compare=False)
+    exact_mean: Any = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def count(self) -> float:

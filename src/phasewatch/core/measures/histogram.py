@@ -85,6 +85,13 @@ def count_above(h: Histogram, limit: float) -> Above:
 
 def mean(h: Histogram) -> float | None:
     """The exact mean; None without observations or sum, or where no observations in these buckets can add up to it."""
+    if h.exact_mean is None:
+        object.__setattr__(h, "exact_mean", (_mean(h),))
+    known: tuple[float | None] = h.exact_mean
+    return known[0]
+
+
+def _mean(h: Histogram) -> float | None:
     if h.count <= 0 or h.total is None:
         return None
     lowest, highest = sum_limits(h)

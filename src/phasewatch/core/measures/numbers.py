@@ -58,8 +58,10 @@ def _latency(window: Window, name: str, estimator: Estimator) -> Latency:
     histogram = window.histograms.get(name)
     if histogram is None:
         return Latency(0)
-    sums = [step.histograms[name] for step in window.steps if name in step.histograms] if estimator == "sums" else ()
-    return latency(histogram, sums)
+    if estimator != "sums":
+        return latency(histogram)
+    parts = [step.histograms.get(name) for step in window.steps]
+    return latency(histogram, [part for part in parts if part is not None])
 
 
 def _tpot(window: Window, estimator: Estimator) -> Latency:
@@ -182,15 +184,17 @@ def failures(window: Window) -> float | None:
 
 def slope(window: Window, name: str) -> float | None:
     """Least-squares change of a gauge per second over the window's scrapes; None with fewer than three."""
-    start = window.steps[0].start
-    points = [(0.0, window.steps[0].before), *((one.end - start, one.after) for one in window.steps)]
-    known = [(at, page[name]) for at, page in points if name in page]
-    if len(known) < 3:
+    start, first = window.steps[0].start, window.steps[0].before
+    known = [(one.end - start, one.after[name]) for one in window.steps if name in one.after]
+    if name in first:
+        known.append((0.0, first[name]))
+    count = len(known)
+    if count < 3:
         return None
-    mean_at = sum(at for at, _ in known) / len(known)
-    mean_value = sum(value for _, value in known) / len(known)
-    spread = sum((at - mean_at) ** 2 for at, _ in known)
-    return sum((at - mean_at) * (value - mean_value) for at, value in known) / spread if spread > 0 else None
+    mean_at = sum([at for at, _ in known]) / count
+    mean_value = sum([value for _, value in known]) / count
+    spread = sum([(at - mean_at) ** 2 for at, _ in known])
+    return sum([(at - mean_at) * (value - mean_value) for at, value in known]) / spread if spread > 0 else None
 
 
 def capacity_tokens(window: Window) -> float | None:

@@ -90,12 +90,12 @@ def prompt_steps(window: Window) -> float | None:
 
 def _largest_batch(window: Window) -> float:
     """The most streams a step served on average in any interval: scrapes alone miss short-lived requests."""
-    batches = (
-        one.histograms["itl"].count / one.histograms["iteration_tokens"].count
-        for one in window.steps
-        if "itl" in one.histograms and "iteration_tokens" in one.histograms and one.histograms["iteration_tokens"].count
-    )
-    return max(batches, default=0.0)
+    most = 0.0
+    for one in window.steps:
+        itl, iterations = one.histograms.get("itl"), one.histograms.get("iteration_tokens")
+        if itl is not None and iterations is not None and iterations.counts[-1]:
+            most = max(most, itl.counts[-1] / iterations.counts[-1])
+    return most
 
 
 def shared(window: Window | Step) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from operator import sub
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, overload
 
 from phasewatch.core.measures.histogram import increase, merge
 from phasewatch.core.model import GaugeWindow, Histogram, Snapshot, Step, Window
@@ -17,6 +17,7 @@ _BIRTH_TOLERANCE_SECONDS = 1.0
 
 
 _V = TypeVar("_V")
+_T = TypeVar("_T")
 
 
 class _WhenRead(Mapping[str, _V], Generic[_V]):
@@ -30,11 +31,21 @@ class _WhenRead(Mapping[str, _V], Generic[_V]):
         self._known: dict[str, _V] = {}
 
     def __getitem__(self, name: str) -> _V:
-        if name not in self._known:
+        known = self._known
+        if name not in known:
             if name not in self._names:
                 raise KeyError(name)
-            self._known[name] = self._compute(name)
-        return self._known[name]
+            known[name] = self._compute(name)
+        return known[name]
+
+    @overload
+    def get(self, name: str, /) -> _V | None: ...
+    @overload
+    def get(self, name: str, /, default: _V | _T) -> _V | _T: ...
+    def get(self, name: str, /, default: _V | _T | None = None) -> _V | _T | None:
+        if name in self._known:
+            return self._known[name]
+        return self[name] if name in self._names else default
 
     def __contains__(self, name: object) -> bool:
         return name in self._names

@@ -68,7 +68,7 @@ def stacked(windows: Sequence[Sequence[Histogram]]) -> Windows:
     at = window = 0
     for bounds, same in groupby(windows, key=lambda steps: steps[0].bounds):
         alike = list(same)
-        rows = np.array([alone(step) for step in chain.from_iterable(alike)])
+        rows = np.concatenate([alone(step) for step in chain.from_iterable(alike)]).reshape(-1, len(bounds) + 1)
         flat[at : at + len(rows), : len(bounds) + 1] = rows
         edges[window : window + len(alike), : len(bounds)] = (0.0, *bounds[:-1])
         at, window = at + len(rows), window + len(alike)
@@ -87,7 +87,7 @@ def stacked(windows: Sequence[Sequence[Histogram]]) -> Windows:
     overflow = stacked[:, :, 1]
     totals = np.where(filled & (overflow == 0), stacked[:, :, 0], np.nan)
     # Only buckets with observations, moved to the front.
-    observed = stacked[:, :, 2:].any(axis=1)
+    observed = stacked[:, :, 2:].sum(axis=1) > 0
     kept = np.argsort(~observed, axis=1, kind="stable")[:, : max(1, observed.sum(axis=1).max())]
     real = np.take_along_axis(observed, kept, axis=1)
     counts = np.take_along_axis(stacked[:, :, 2:], kept[:, None, :], axis=2)
