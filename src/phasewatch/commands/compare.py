@@ -16,12 +16,12 @@ from phasewatch.core.measures.window import fleet_window, since
 from phasewatch.core.measures.window import window as window_of
 from phasewatch.core.model import Numbers, Snapshot, Window
 from phasewatch.core.pages.exposition import ExpositionError, PageReader
-from phasewatch.core.report.compare import compare, settled
+from phasewatch.core.report.compare import ModelNumbers, compare, settled
 from phasewatch.core.report.measure_table import merged
 from phasewatch.core.settings import Estimator, Thresholds
 from phasewatch.outputs.comparison import Compared, Side, named
 from phasewatch.outputs.formats import FORMATS
-from phasewatch.sources.documents import DocumentError, ModelNumbers, read_document
+from phasewatch.sources.documents import DocumentError, read_document
 from phasewatch.sources.recording import Recording, TargetRecording
 from phasewatch.sources.replaying import span
 

@@ -11,9 +11,8 @@ from rich.text import Text
 from phasewatch.core.fleet import ModelKey
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import Estimate
-from phasewatch.core.report.compare import Change, Comparison, LoadRow, Row
+from phasewatch.core.report.compare import Change, Comparison, LoadRow, ModelNumbers, Row
 from phasewatch.outputs import terminal
-from phasewatch.sources.documents import ModelNumbers
 
 SCHEMA = "phasewatch/compare/v1"
 _STYLES = {"better": "green", "worse": "red", "mixed": "yellow", "not comparable": "yellow"}

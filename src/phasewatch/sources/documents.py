@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,12 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from phasewatch.core.fleet import ModelKey
 from phasewatch.core.model import Numbers
+from phasewatch.core.report.compare import ModelNumbers
 from phasewatch.core.report.document import SCHEMA
 
 
 class DocumentError(ValueError):
     """A file that is no diagnosis document. The message is one line: what, where, what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelNumbers:
-    """What a document says of one model. engines: how many it holds."""
-
-    numbers: Numbers
-    engines: int
 
 
 class _Model(BaseModel):

@@ -124,7 +124,7 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2(
     assert ran.returncode == 2
     assert ran.stdout == ""
     assert len(ran.stderr.splitlines()) == 1
-    assert f"{address}: address already in use; end what listens there" in ran.stderr
+    assert f"{address}: address already in use; stop what listens there" in ran.stderr
 
 
 def test_a_bad_configuration_is_its_lines_and_exit_code_2(tmp_path: Path) -> None:

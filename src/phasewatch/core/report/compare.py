@@ -23,6 +23,14 @@ _SURE_DEVIATIONS = 2.0  # of a mean: 95 % of its chance
 
 
 @dataclass(frozen=True, slots=True)
+class ModelNumbers:
+    """What one side says of a model. engines: how many it holds."""
+
+    numbers: Numbers
+    engines: int
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """after / before - 1, and between which bounds it lies; None where there is none (high: no upper bound)."""
 

@@ -85,7 +85,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         reason = (error.strerror or str(error)).lower()
-        raise ListenError(f"{shown}: {reason}; end what listens there or set --web.listen-address") from None
+        raise ListenError(f"{shown}: {reason}; stop what listens there, or set --web.listen-address") from None
     return listening
 
 
