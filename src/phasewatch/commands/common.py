@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.core.settings import Estimator, ObjectiveError, Settings, parse_objectives
-from phasewatch.sources.recording import Recording, RecordingError, open_recording
+from phasewatch.sources.recording import EARLIEST_UNIX, Recording, RecordingError, open_recording
 from phasewatch.sources.replaying import span
 from phasewatch.sources.sources import History, open_source
 from phasewatch.sources.target import Target, TargetError, parse_target
@@ -68,6 +68,16 @@ def source_of(text: str) -> Target | History:
         raise CommandError(str(error)) from None
     except RecordingError as error:
         raise CommandError(str(error), code=EXIT_NOTHING_READ) from None
+
+
+def moment(at: float | None, first: float, end: float) -> float:
+    """The moment of a recording that an option names, by default its end.
+
+    Nobody types Unix time: on a recording that has it, small numbers count from its start.
+    """
+    if at is None:
+        return end
+    return first + at if at < first and first >= EARLIEST_UNIX else at
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
-from phasewatch.commands.common import note, recording_of
+from phasewatch.commands.common import moment, note, recording_of
 from phasewatch.commands.options import EstimatorOption, one_of, positive
 from phasewatch.core.fleet import ModelKey
 from phasewatch.core.measures.numbers import numbers
@@ -27,7 +27,6 @@ from phasewatch.sources.replaying import span
 
 PRINTS = {name: row.compared for name, row in FORMATS.items() if row.compared is not None}
 EXIT_NOT_COMPARABLE = 1
-_UNIX = 1e8  # nobody types Unix time: on a recording that has it, small numbers count from its start
 
 
 def command(
@@ -99,7 +98,7 @@ def _of_recording(
     estimator: Estimator,
 ) -> Mapping[ModelKey, ModelNumbers]:
     first, end = span(recording)
-    until = end if at is None else at if at >= first or first < _UNIX else first + at
+    until = moment(at, first, end)
     begin = first if length is None else until - length
     windows: dict[ModelKey, list[Window]] = {}
     unread = 0

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from phasewatch.commands import EXIT_NOTHING_READ, EXIT_UNHEALTHY, CommandError
-from phasewatch.commands.common import interruptible, note, settings_of, source_of, unique
+from phasewatch.commands.common import interruptible, moment, note, settings_of, source_of, unique
 from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Interval, Objective, one_of, positive
 from phasewatch.commands.watching import Watching, clock
 from phasewatch.core.model import Fleet
@@ -23,7 +23,6 @@ from phasewatch.sources.target import Target
 PRINTS = {name: row.fleet for name, row in FORMATS.items() if row.fleet is not None}
 
 _LONGEST_WINDOW = 60.0
-_UNIX = 1e8  # recordings that begin later than this second are in Unix time
 
 
 def command(
@@ -79,15 +78,10 @@ def exit_code(fleet: Fleet) -> int:
 
 
 def _recorded(text: str, history: History, settings: Settings, at: float | None, several: bool) -> Fleet:
-    first = history.first
-    until = history.end if at is None else at
-    # Nobody types Unix time: on a recording that has it, small numbers count from its start.
-    if until < first and first >= _UNIX:
-        until += first
+    first, until = history.first, moment(at, history.first, history.end)
     if until < first:
-        raise CommandError(
-            f"{text}: nothing recorded by second {until:g}; it begins at second {first:g}", code=EXIT_NOTHING_READ
-        )
+        said = f"{text}: nothing recorded by second {until:g}; it begins at second {first:g}"
+        raise CommandError(said, code=EXIT_NOTHING_READ)
     fleet = history.fleet(settings, until)
     return _renamed(fleet, f"{text.rstrip('/')}/") if several else fleet
 
