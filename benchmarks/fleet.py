@@ -16,8 +16,9 @@ lateness   of requests as they come to the server. A target's schedule is the gr
            through its own earliest arrival (the one with the least delay); an arrival is late by its distance from the
            grid. p50 and p99 are over all arrivals of all targets
 scraped    scrapes that came, of those that were due
-/metrics   time (median of five) and size of the derived numbers: phasewatch's /metrics; for Prometheus /federate of
-           its recorded series
+/metrics   median time and size of the derived numbers: phasewatch's /metrics, read once an interval all the while, as
+           a Prometheus would (what it works out only then is in its CPU); for Prometheus, which works them out in any
+           case, /federate of its recorded series, read when all is measured
 Only ratios of one run mean anything: the machine is shared.
 """
 
@@ -26,6 +27,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -48,6 +50,7 @@ PHASEWATCH = "phasewatch"
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 LOOKS = 5
+READ_SECONDS = 60.0
 LATENCIES = {"ttft": "time_to_first_token", "itl": "inter_token_latency"}
 PERCENTILES = (0.5, 0.99)
 PHASES = ("queue", "prefill", "decode")
@@ -188,16 +191,33 @@ def rank(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, ceil(share * len(values)) - 1)] if values else 0.0
 
 
-def look(url: str) -> tuple[float, int]:
-    """(median seconds, bytes) of reading a page."""
-    took, size = [], 0
-    for _ in range(LOOKS):
-        began = time.perf_counter()
-        answer = requests.get(url, timeout=60)
-        took.append(time.perf_counter() - began)
-        answer.raise_for_status()
-        size = len(answer.content)
-    return median(took), size
+class Reader(threading.Thread):
+    """Reads a page `rounds` times, once an interval: seconds that it took, and the size of the last one."""
+
+    def __init__(self, url: str, interval: float, rounds: int) -> None:
+        super().__init__(daemon=True)
+        self._url, self._interval, self._rounds = url, interval, rounds
+        self.took: list[float] = []
+        self.size = 0
+        self.start()
+
+    def run(self) -> None:
+        due = time.monotonic()
+        for _ in range(self._rounds):
+            time.sleep(max(0.0, due - time.monotonic()))
+            due += self._interval
+            began = time.perf_counter()
+            answer = requests.get(self._url, timeout=READ_SECONDS)
+            self.took.append(time.perf_counter() - began)
+            answer.raise_for_status()
+            self.size = len(answer.content)
+
+    def told(self, name: str) -> tuple[float, int]:
+        """Ends it. (median seconds, bytes)."""
+        self.join(READ_SECONDS)
+        if not self.took:
+            raise SystemExit(f"{name} does not answer on {self._url}")
+        return median(self.took), self.size
 
 
 class Fleet:
@@ -245,6 +265,10 @@ def measure(starts: Sequence[Start], targets: int, interval: float, seconds: flo
         for running, fleet in both:
             running.cpu, fleet.cpu = cpu_seconds(running.process.pid), cpu_seconds(fleet.process.pid)
         begin = time.monotonic()
+        rounds = ceil(seconds / interval)
+        readers = [
+            Reader(running.page, interval, rounds) if running.name == PHASEWATCH else None for running, _ in both
+        ]
         while (left := begin + seconds - time.monotonic()) > 0:
             for running, _ in both:
                 running.memory.append(resident_bytes(running.process.pid))
@@ -253,7 +277,10 @@ def measure(starts: Sequence[Start], targets: int, interval: float, seconds: flo
         for running, fleet in both:
             running.cpu = cpu_seconds(running.process.pid) - running.cpu
             fleet.cpu = cpu_seconds(fleet.process.pid) - fleet.cpu
-        pages = [look(running.page) for running, _ in both]
+        pages = [
+            (reader or Reader(running.page, 0.0, LOOKS)).told(running.name)
+            for reader, (running, _) in zip(readers, both, strict=True)
+        ]
         for running, _ in both:
             end(running.process)
         rows = []
