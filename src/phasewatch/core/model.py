@@ -5,7 +5,7 @@ The dataclasses from Estimate down are the document `phasewatch/v1`: field names
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 State = Literal["serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down"]
 STATES: tuple[State, ...] = ("serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down")
@@ -13,6 +13,32 @@ Confidence = Literal["high", "medium", "low"]
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 Severity = Literal["warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("warning", "critical")
+
+
+AnomalyKind = Literal[
+    "unreadable_line",  # a line that is no sample
+    "repeated_series",  # the same series twice on a page
+    "impossible_value",  # a number that its kind cannot have
+    "broken_histogram",  # buckets that make no histogram
+    "content_type",  # a page that is not declared as metrics
+    "page_size",  # a page near the largest that is read
+    "page_order",  # a page that is not later than the one before
+    "contradiction",  # figures that cannot all be true
+]
+ANOMALIES: tuple[AnomalyKind, ...] = get_args(AnomalyKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """What is odd about a target, of one kind. count: on one page, or since the start. last: one line about the last.
+
+    present: whether the last page still had it.
+    """
+
+    kind: AnomalyKind
+    count: int
+    last: str
+    present: bool = True
 
 
 class EngineKey(NamedTuple):
@@ -58,15 +84,15 @@ class Page:
     """One parsed page: engines by (model_name, engine).
 
     kind: "engine" when any engine family has a sample, "router" when only a router's re-exported gauges are there,
-    "declared" when engine families have HELP/TYPE but no sample, else "none". problems: lines that could not be read,
-    with their number. http: counters of the web server (page wide, they carry no engine label), also present when
-    kind is not "engine".
+    "declared" when engine families have HELP/TYPE but no sample, else "none". anomalies: what is odd
+    about the page, one for each kind. http: counters of the web server (page wide, they carry no engine label), also
+    present when kind is not "engine".
     """
 
     at: float
     engines: Mapping[tuple[str, str], Snapshot]
     kind: Literal["engine", "router", "declared", "none"]
-    problems: tuple[str, ...]
+    anomalies: tuple[Anomaly, ...]
     http: Mapping[str, float]
     single_process: bool
 

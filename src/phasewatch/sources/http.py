@@ -69,12 +69,14 @@ class _Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """A page. content_type: as the server sent it, "" if it sent none. seconds: from the request to the last byte."""
+    """A page. content_type: as the server sent it, "" if it sent none. seconds: from the request to the last byte.
+    size: bytes once unpacked."""
 
     text: str
     content_type: str
     status: int
     seconds: float
+    size: int = 0
 
 
 class Scraper:
@@ -102,7 +104,7 @@ class Scraper:
         self.target = target
         self._timeouts = (min(connect_timeout, total_timeout), min(read_timeout, total_timeout))
         self._total = total_timeout
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._token_file = bearer_token_file
         self._url = target.url  # where the page was found last
         self._busy = threading.Lock()
@@ -169,7 +171,7 @@ class Scraper:
         )
         if not has_end and not text.endswith("\n"):
             raise PageError("truncated", "the connection ended in the middle of a line; the whole scrape is discarded")
-        return Scrape(text, content_type, response.status, time.monotonic() - started)
+        return Scrape(text, content_type, response.status, time.monotonic() - started, len(body))
 
     def _follow(self, authorization: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
         """The answer that is a page, redirects on the same server followed, and its bytes."""
@@ -242,17 +244,17 @@ class Scraper:
         if encoding not in ("", "identity", "gzip", "x-gzip"):
             raise PageError("encoding", f"unsupported Content-Encoding {encoding[:40]!r}; check the proxy")
         announced = response.headers.get("Content-Length", "")
-        if announced.isdigit() and int(announced) > self._max_bytes:
-            raise too_large(self._max_bytes)
-        decoder: Gunzip | None = Gunzip(self._max_bytes) if encoding in ("gzip", "x-gzip") else None
+        if announced.isdigit() and int(announced) > self.max_bytes:
+            raise too_large(self.max_bytes)
+        decoder: Gunzip | None = Gunzip(self.max_bytes) if encoding in ("gzip", "x-gzip") else None
         body, received = bytearray(), 0
         while data := response.read1(_CHUNK):
             # gzip without a header that says so (a badly set up proxy) is still readable.
             if not received and decoder is None and data.startswith(GZIP_MAGIC):
-                decoder = Gunzip(self._max_bytes)
+                decoder = Gunzip(self.max_bytes)
             received += len(data)
-            if received > self._max_bytes:
-                raise too_large(self._max_bytes)
+            if received > self.max_bytes:
+                raise too_large(self.max_bytes)
             body += decoder.feed(data) if decoder else data
         if response.length:
             raise http.client.IncompleteRead(b"", response.length)

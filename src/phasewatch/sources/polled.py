@@ -5,10 +5,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from phasewatch.core.model import Page, TargetReport
+from phasewatch.core.model import Anomaly, Page, TargetReport
 from phasewatch.core.pages.exposition import ExpositionError, PageReader
 from phasewatch.sources.http import REASONS, ScrapeError, Scraper
 from phasewatch.sources.target import Target
+
+# Of the largest page that is read: time to raise the limit, or to ask what makes the page grow.
+_NEAR = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,9 @@ class Polled:
         try:
             answer = self.scraper.fetch()
             page = self._reader.read(answer.text, at=at, content_type=answer.content_type)
+            if answer.size > _NEAR * self.scraper.max_bytes:
+                text = f"the page has {answer.size:,} of at most {self.scraper.max_bytes:,} bytes"
+                page = replace(page, anomalies=(*page.anomalies, Anomaly("page_size", 1, text)))
             return Outcome(at, answer.seconds, page)
         except ScrapeError as error:
             return self.failed(error.reason, error.message, at)

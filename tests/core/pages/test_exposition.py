@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from phasewatch.core.model import Histogram, Page, Snapshot
 from phasewatch.core.pages.catalog import CATALOG, CORE_SIGNALS, PREFIXES, Signal
 from phasewatch.core.pages.exposition import ExpositionError, parse
-from phasewatch.core.pages.lines import PROBLEMS_KEPT
 from support_pages import CAPTURES, FIVE_FAMILIES, PAGES, fixture_page, read_page, strip_page
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -76,7 +76,7 @@ def test_the_same_traffic_reads_the_same_from_every_version(name: str) -> None:
     newest = everything(only(parse(fixture_page("vllm-0.33.0.prom"), at=7.0)))
     # 0.8.5 counts the prefix cache in blocks.
     in_blocks = {"prefix_queries", "prefix_hits"} if name == "vllm-0.8.5.prom" else set()
-    assert read.problems == ()
+    assert read.anomalies == ()
     assert list(read.engines) == [(MODEL, "0")]
     assert read.kind == "engine"
     found = everything(only(read))
@@ -185,7 +185,7 @@ def test_a05_both_ray_prefixes_are_recognised_and_workers_are_replicas(prefix: s
 def test_a05_a_page_of_ray_says_what_the_engine_itself_would(name: str, engine: str, twin: str) -> None:
     read, direct = parse(fixture_page(name), at=7.0), only(parse(fixture_page(twin), at=7.0))
     assert list(read.engines) == [(MODEL, engine)]
-    assert read.problems == ()
+    assert read.anomalies == ()
     for key, value in everything(read.engines[MODEL, engine]).items():
         assert value == everything(direct)[key], key
     assert read.engines[MODEL, engine].histograms.keys() == direct.histograms.keys()
@@ -222,7 +222,7 @@ def test_a11_a_router_is_told_and_its_placeholders_are_dropped() -> None:
         'vllm:num_requests_running{server="http://10.0.0.7:8000"} 3',
         'vllm:avg_prefill_length{server="http://10.0.0.7:8000"} -1',
     )
-    assert (read.kind, read.engines, read.problems) == ("router", {}, ())
+    assert (read.kind, read.engines, read.anomalies) == ("router", {}, ())
 
 
 def test_a11_an_engine_beside_router_series_is_read_without_them() -> None:
@@ -343,15 +343,15 @@ def test_d11_bad_lines_cost_only_themselves_and_are_named() -> None:
         'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5',
     )
     assert only(read).gauges == {"running": 3, "kv_usage": 0.5}
-    assert [problem.split(" cannot")[0] for problem in read.problems] == [f"line {n}" for n in (1, 2, 4, 5, 6, 7)]
-    assert "MacBook 14" in read.problems[0]
+    (unreadable,) = read.anomalies
+    assert (unreadable.kind, unreadable.count) == ("unreadable_line", 6)
+    assert unreadable.last == "line 7 cannot be read: 'z{a=\"1\"} 1 2 3'"
 
 
 def test_d11_many_bad_lines_are_counted_not_listed() -> None:
     read = page(*["nonsense\x1b[2J {"] * 500, 'vllm:num_requests_running{engine="0",model_name="m"} 3')
-    assert len(read.problems) == PROBLEMS_KEPT + 1
-    assert read.problems[-1] == f"and {500 - PROBLEMS_KEPT} more"
-    assert not any("\x1b" in problem or "\n" in problem for problem in read.problems)
+    assert [(one.kind, one.count) for one in read.anomalies] == [("unreadable_line", 500)]
+    assert "\x1b" not in read.anomalies[0].last
     assert only(read).gauges == {"running": 3}
 
 
@@ -416,9 +416,16 @@ def test_whatever_the_bytes_are_the_answer_is_a_page_or_one_clear_line(text: str
 @pytest.mark.parametrize("content_type", ["text/plain; version=0.0.4", "text/plain; version=1.0.0", ""])
 def test_p7_openmetrics_is_read_even_when_the_content_type_says_plain_text(name: str, content_type: str) -> None:
     honest = OPENMETRICS if "rust" in name else "text/plain"
-    assert parse(fixture_page(name), at=7.0, content_type=content_type) == parse(
-        fixture_page(name), at=7.0, content_type=honest
-    )
+    read = parse(fixture_page(name), at=7.0, content_type=content_type)
+    assert replace(read, anomalies=()) == parse(fixture_page(name), at=7.0, content_type=honest)
+
+
+@pytest.mark.parametrize("content_type", ["", "text/html; charset=utf-8", "application/json"])
+def test_a_page_that_is_not_sent_as_metrics_is_read_and_said(content_type: str) -> None:
+    read = parse(f"{GOOD}\n", at=7.0, content_type=content_type)
+    assert only(read).gauges == {"running": 3}
+    assert [one.kind for one in read.anomalies] == ["content_type"]
+    assert parse(f"{GOOD}\n", at=7.0, content_type="Text/Plain;version=0.0.4").anomalies == ()
 
 
 def test_p7_exemplars_timestamps_units_and_creation_times_of_openmetrics_are_understood() -> None:
@@ -441,7 +448,7 @@ def test_p7_exemplars_timestamps_units_and_creation_times_of_openmetrics_are_und
     )
     for end in ("", "\n", "\r\n"):
         read = parse(text + end, at=7.0, content_type=OPENMETRICS)
-        assert read.problems == ()
+        assert read.anomalies == ()
         assert only(read).counters == {"generation_tokens": 17}
         assert only(read).gauges == {"created": 1520430000.123}
         assert only(read).histograms["ttft"].counts == (2, 3)
@@ -465,7 +472,7 @@ def test_p7_exemplars_timestamps_units_and_creation_times_of_openmetrics_are_und
 )
 def test_a_sample_reads_the_same_however_it_is_written(line: str) -> None:
     read = page(line)
-    assert read.problems == ()
+    assert read.anomalies == ()
     assert {id_: snapshot.gauges for id_, snapshot in read.engines.items()} == {("m", "0"): {"running": 3}}
 
 
@@ -481,7 +488,7 @@ def test_any_model_name_survives_the_trip_through_a_page(model: str, pid: str, v
     Counter("vllm:prompt_tokens", "Help.", names, registry=registry).labels(model, "3", pid).inc(value)
     text = (generate_openmetrics if openmetrics else generate_latest)(registry).decode()
     read = parse(text, at=7.0, content_type=OPENMETRICS if openmetrics else "text/plain")
-    assert read.problems == ()
+    assert read.anomalies == ()
     assert list(read.engines) == [(model, "3")]
     assert only(read).gauges == {"running": value}
     assert only(read).counters == {"prompt_tokens": value}
@@ -506,21 +513,21 @@ def test_a_repeated_series_is_not_added_to_itself() -> None:
     line = 'vllm:prompt_tokens_total{engine="0",model_name="m"} '
     read = page(line + "5", line + "6")
     assert only(read).counters == {"prompt_tokens": 6}
-    assert read.problems[0].startswith("line 2 repeats")
+    assert read.anomalies[0].last.startswith("line 2 repeats")
 
 
 @pytest.mark.parametrize("value", ["-1", "+Inf", "-Inf"])
 def test_a_count_that_cannot_be_is_absent_and_reported(value: str) -> None:
     read = page(GOOD, f'vllm:num_requests_waiting{{engine="0",model_name="m"}} {value}')
     assert only(read).gauges == {"running": 3}
-    assert read.problems[0].startswith("line 2 has a value that cannot be")
+    assert read.anomalies[0].last.startswith("line 2 has a value that cannot be")
 
 
 def test_nan_is_absent() -> None:
     labels = '{engine="0",model_name="m"}'
     read = page(GOOD, f"vllm:kv_cache_usage_perc{labels} NaN", f"vllm:prompt_tokens_total{labels} nan")
     assert everything(only(read)) == {"running": 3}
-    assert read.problems == ()
+    assert read.anomalies == ()
 
 
 SCALARS = [row for row in CATALOG if row.kind in ("gauge", "counter")]
@@ -534,14 +541,14 @@ def test_t07_a_number_outside_its_kind_costs_its_line_and_is_reported(row: Signa
     read = page(GOOD, f'{name}{{engine="0",model_name="m"{chosen}}} {value}')
     assert everything(only(read)) == {"running": 3}
     assert read.http == {}
-    assert read.problems[0].startswith(f"line 2 has a value that cannot be ({float(value):g})")
+    assert read.anomalies[0].last.startswith(f"line 2 has a value that cannot be ({float(value):g})")
 
 
 @pytest.mark.parametrize(("value", "usage"), [("1e6", None), ("1.001", None), ("1.0000001", 1.0), ("1", 1.0)])
 def test_t07_kv_usage_is_a_ratio(value: str, usage: float | None) -> None:
     read = page(GOOD, f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {value}')
     assert only(read).gauges.get("kv_usage") == usage
-    assert bool(read.problems) == (usage is None)
+    assert bool(read.anomalies) == (usage is None)
 
 
 @pytest.mark.parametrize("label", ["num_gpu_blocks", "block_size", "kv_cache_size_tokens"])
@@ -549,7 +556,9 @@ def test_t07_kv_usage_is_a_ratio(value: str, usage: float | None) -> None:
 def test_t07_a_capacity_that_cannot_be_is_absent_and_reported(label: str, value: str) -> None:
     read = page(GOOD, f'vllm:cache_config_info{{engine="0",{label}="{value}"}} 1')
     assert everything(only(read)) == {"running": 3}
-    assert read.problems == (f"cache_config_info has a {label} that cannot be ({float(value):g})",)
+    assert [one.last for one in read.anomalies] == [
+        f"cache_config_info has a {label} that cannot be ({float(value):g})"
+    ]
 
 
 # --- histograms ---------------------------------------------------------------------------------------------------
@@ -578,28 +587,32 @@ def test_a_missing_or_undefined_sum_is_unknown() -> None:
 def test_buckets_that_are_not_cumulative_are_left_out_with_a_reason(counts: tuple[float, ...]) -> None:
     read = page(GOOD, *ttft(LABELS, *counts))
     assert only(read).histograms == {}
-    assert read.problems == (f"{TTFT} of engine '0' of model 'm' is left out: its buckets are not cumulative",)
+    assert [one.last for one in read.anomalies] == [
+        f"{TTFT} of engine '0' of model 'm' is left out: its buckets are not cumulative"
+    ]
 
 
 def test_t01_a_histogram_of_more_than_can_be_counted_is_left_out_with_a_reason() -> None:
     for count in (1e300, math.inf):
         read = page(GOOD, *ttft(LABELS, 0, 1, count))
         assert only(read).histograms == {}
-        assert read.problems == (f"{TTFT} of engine '0' of model 'm' is left out: its count cannot be ({count:g})",)
+        assert [one.last for one in read.anomalies] == [
+            f"{TTFT} of engine '0' of model 'm' is left out: its count cannot be ({count:g})"
+        ]
 
 
 @pytest.mark.parametrize("value", ["1e300", "-1e300", "+Inf", "-Inf", "NaN"])
 def test_t01_a_sum_that_cannot_be_is_unknown_and_reported(value: str) -> None:
     read = page(*without(ttft(LABELS, 1, 2, 3), "_sum"), f"{TTFT}_sum{{{LABELS}}} {value}")
     assert only(read).histograms["ttft"].total is None
-    assert read.problems[0].startswith(f"{TTFT}_sum of engine '0' of model 'm' has a value that cannot be (")
+    assert read.anomalies[0].last.startswith(f"{TTFT}_sum of engine '0' of model 'm' has a value that cannot be (")
 
 
 @pytest.mark.parametrize("first", ["-0.1", "-Inf", "0.0999999999999", "1e-12"])
 def test_t07_a_histogram_with_edges_that_nothing_takes_is_left_out_with_a_reason(first: str) -> None:
     read = page(GOOD, f'{TTFT}_bucket{{{LABELS},le="{first}"}} 0', *ttft(LABELS, 1, 2, 3))
     assert only(read).histograms == {}
-    assert "is left out: its edge" in read.problems[0]
+    assert "is left out: its edge" in read.anomalies[0].last
 
 
 def test_a_histogram_without_buckets_or_without_an_end_is_left_out_with_a_reason() -> None:
@@ -607,15 +620,15 @@ def test_a_histogram_without_buckets_or_without_an_end_is_left_out_with_a_reason
     for part, reason in (("_bucket", "no buckets"), ("3", "neither a +Inf bucket nor a count")):
         read = page(GOOD, *without(lines, part))
         assert only(read).histograms == {}
-        assert read.problems[0].endswith(reason)
+        assert read.anomalies[0].last.endswith(reason)
 
 
 def test_a_bucket_without_a_readable_edge_is_reported() -> None:
     read = page(*ttft(LABELS, 1, 2, 3), f'{TTFT}_bucket{{{LABELS},le="wide"}} 2', f"{TTFT}_bucket{{{LABELS}}} 2")
     assert only(read).histograms["ttft"].counts == (1, 2, 3)
-    assert [problem.split(":")[0] for problem in read.problems] == [
-        f"line {number} has no readable le" for number in (6, 7)
-    ]
+    (impossible,) = read.anomalies
+    assert (impossible.kind, impossible.count) == ("impossible_value", 2)
+    assert impossible.last.startswith("line 7 has no readable le")
 
 
 def test_a_histogram_that_is_only_declared_is_absent() -> None:
@@ -745,7 +758,7 @@ def differences(text: str) -> Iterator[str]:
 def test_a_real_page_agrees_with_the_reference_reader(path: Path) -> None:
     text = read_page(path)
     assert list(differences(text)) == []
-    assert parse(text, at=7.0).problems == ()
+    assert parse(text, at=7.0).anomalies == ()
     assert all(snapshot.histograms["ttft"].count for snapshot in parse(text, at=7.0).engines.values())
 
 
@@ -762,6 +775,6 @@ def test_every_captured_page_is_an_engine_page_without_a_problem() -> None:
     assert paths
     for path in paths:
         read = parse(read_page(path), at=7.0)
-        assert (read.kind, read.problems) == ("engine", ()), path
+        assert (read.kind, read.anomalies) == ("engine", ()), path
         if "http_finishes" in read.http:
             assert read.http["http_2xx"] <= read.http["http_finishes"]

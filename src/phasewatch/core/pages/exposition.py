@@ -13,6 +13,9 @@ from phasewatch.core.model import Page
 from phasewatch.core.pages.layout import Reading, layout_of
 from phasewatch.core.pages.lines import Lines, numbers_in, read_lines, shortened
 
+# Of the text formats and OpenMetrics.
+_CONTENT_TYPES = frozenset({"text/plain", "application/openmetrics-text"})
+
 
 class ExpositionError(ValueError):
     """The page must be discarded as a whole; str() is one line that says why."""
@@ -66,7 +69,17 @@ class PageReader:
 def _reading(text: str, content_type: str) -> Reading:
     lines = read_lines(text)
     _refuse_untrustworthy(text, lines, content_type)
-    return Reading(layout_of(text, lines), lines.values)
+    if problem := _undeclared(content_type):
+        lines.anomalies.add("content_type", problem)
+    return Reading(layout_of(text, lines), lines.values, lines.anomalies.all())
+
+
+def _undeclared(content_type: str) -> str | None:
+    """What is wrong with the type that a page is sent as; Prometheus 3 refuses what it does not know."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind in _CONTENT_TYPES:
+        return None
+    return f"sent as {shortened(kind) if kind else 'no type'}, not as text/plain; Prometheus 3 refuses such a page"
 
 
 def _refuse_untrustworthy(text: str, lines: Lines, content_type: str) -> None:

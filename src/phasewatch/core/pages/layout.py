@@ -13,7 +13,7 @@ from operator import itemgetter, le
 from typing import Literal
 from weakref import WeakValueDictionary
 
-from phasewatch.core.model import Histogram, Page, Snapshot
+from phasewatch.core.model import Anomaly, Histogram, Page, Snapshot
 from phasewatch.core.pages.catalog import BY_NAME, CATALOG, ENGINE_FAMILIES, HISTOGRAM_PARTS, MOST, SPELLINGS, Signal
 from phasewatch.core.pages.lines import EngineId, Lines, believed, number_in
 
@@ -104,7 +104,6 @@ class Layout:
         self.http = {name: places[_PAGE] for name, places in found.items() if _PAGE in places}
         self.engines = {id_: _engine(id_, len(ids), found, self.http, lines) for id_ in ids}
         self.kind = _kind(lines, bool(ids))
-        self.problems = lines.problems.lines()
         self.heads = tuple(
             line if head is None else head for line, head in zip(text.split("\n"), lines.heads, strict=True)
         )
@@ -125,14 +124,17 @@ class Layout:
                 buckets = _buckets(*parts)
                 histogram = buckets.read(lines.values)
             except ValueError as problem:
-                lines.problems.add(f"{name} of engine {id_[1]!r} of model {id_[0]!r} is left out: {problem}")
+                lines.anomalies.add(
+                    "broken_histogram", f"{name} of engine {id_[1]!r} of model {id_[0]!r} is left out: {problem}"
+                )
                 for at in buckets.lines if buckets else ():
                     lines.heads[at] = None  # the next numbers may mend it
                 continue
             if histogram.total is None and buckets.sums:
                 total = buckets.total(lines.values)
-                lines.problems.add(
-                    f"{name}_sum of engine {id_[1]!r} of model {id_[0]!r} has a value that cannot be ({total:g})"
+                lines.anomalies.add(
+                    "impossible_value",
+                    f"{name}_sum of engine {id_[1]!r} of model {id_[0]!r} has a value that cannot be ({total:g})",
                 )
                 for at in buckets.sums:
                     lines.heads[at] = None
@@ -155,9 +157,10 @@ def layout_of(text: str, lines: Lines) -> Layout:
 class Reading:
     """The numbers of one page, and then of those after it that have its layout."""
 
-    def __init__(self, layout: Layout, values: list[float]) -> None:
+    def __init__(self, layout: Layout, values: list[float], anomalies: tuple[Anomaly, ...]) -> None:
         """values: by line."""
         self.layout = layout
+        self._anomalies = anomalies
         self._values = values
         self._scalars = [scalar.read(values) for scalar in layout.scalars]
         self._histograms = [buckets.read(values) for buckets in layout.buckets]
@@ -176,7 +179,7 @@ class Reading:
                 for id_, one in layout.engines.items()
             },
             kind=layout.kind,
-            problems=layout.problems,
+            anomalies=self._anomalies,
             http={name: scalars[place] for name, place in layout.http.items()},
             single_process="start_time" in layout.http,
         )
@@ -324,7 +327,9 @@ def _info(id_: EngineId, engines: int, lines: Lines) -> dict[str, float]:
             written = number_in(labels.values.get(row.where["label"][0]))
             number = None if written is None else row.bounds.believed(written)
             if written is not None and number is None:
-                lines.problems.add(f"{row.names[0]} has a {row.where['label'][0]} that cannot be ({written:g})")
+                lines.anomalies.add(
+                    "impossible_value", f"{row.names[0]} has a {row.where['label'][0]} that cannot be ({written:g})"
+                )
             if number is not None and labels.engine in (None, id_[1]):
                 # With Ray, each worker is a server of its own.
                 shared = row.name == "kv_blocks" and not labels.worker

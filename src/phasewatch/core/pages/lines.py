@@ -12,9 +12,8 @@ from functools import lru_cache
 from math import isnan, nan
 from typing import NamedTuple
 
+from phasewatch.core.model import Anomaly, AnomalyKind
 from phasewatch.core.pages.catalog import BOUNDS_BY_FAMILY, HISTOGRAM_PARTS, PREFIXES
-
-PROBLEMS_KEPT = 20
 
 EngineId = tuple[str, str]
 
@@ -53,19 +52,18 @@ class Labels(NamedTuple):
         return self.values.get("model_name", ""), self.engine or "0"
 
 
-@dataclass(slots=True)
-class Problems:
-    kept: list[str] = field(default_factory=list)
-    more: int = 0
+class Anomalies:
+    """What is odd about one page, by kind: how often, and the last in words."""
 
-    def add(self, problem: str) -> None:
-        if len(self.kept) < PROBLEMS_KEPT:
-            self.kept.append(problem)
-        else:
-            self.more += 1
+    def __init__(self) -> None:
+        self._found: dict[AnomalyKind, tuple[int, str]] = {}
 
-    def lines(self) -> tuple[str, ...]:
-        return (*self.kept, f"and {self.more} more") if self.more else tuple(self.kept)
+    def add(self, kind: AnomalyKind, text: str) -> None:
+        count, _ = self._found.get(kind, (0, ""))
+        self._found[kind] = count + 1, text
+
+    def all(self) -> tuple[Anomaly, ...]:
+        return tuple(Anomaly(kind, count, last) for kind, (count, last) in self._found.items())
 
 
 @dataclass(slots=True)
@@ -80,7 +78,7 @@ class Lines:
     declared: set[str] = field(default_factory=set)
     good_lines: int = 0
     router: bool = False
-    problems: Problems = field(default_factory=Problems)
+    anomalies: Anomalies = field(default_factory=Anomalies)
 
     def rows(self, name: str) -> Iterable[tuple[Labels, int]]:
         """The samples of a name: labels and line."""
@@ -100,7 +98,7 @@ def read_lines(text: str) -> Lines:
         try:
             name, block, head, value = _sample(line)
         except ValueError:
-            read.problems.add(f"line {at + 1} cannot be read: {shortened(line)}")
+            read.anomalies.add("unreadable_line", f"line {at + 1} cannot be read: {shortened(line)}")
             continue
         read.good_lines += 1
         if name.startswith(PREFIXES) and "server" in block and "server" in labels_of(block).values:
@@ -109,12 +107,14 @@ def read_lines(text: str) -> Lines:
             accepted = believed(name, block, value)
             if isinstance(accepted, str):
                 if accepted:
-                    read.problems.add(f"line {at + 1} {accepted}: {shortened(line)}")
+                    read.anomalies.add("impossible_value", f"line {at + 1} {accepted}: {shortened(line)}")
                 continue
             first = read.samples[name].get(block)
             read.samples[name][block], read.values[at] = at, accepted
             if first is not None:
-                read.problems.add(f"line {at + 1} repeats a series, the later value is taken: {shortened(line)}")
+                read.anomalies.add(
+                    "repeated_series", f"line {at + 1} repeats a series, the later value is taken: {shortened(line)}"
+                )
                 read.heads[first] = None
                 continue
         read.heads[at] = head
