@@ -200,7 +200,7 @@ def test_p9_c11_a_queue_behind_endless_answers_is_an_admission_stall_and_no_hang
     assert "admission_stalled" not in {answer(fleet.engines[0]) for fleet in early}
     report = scene.after(40, endless)
     assert (answer(report), report.state) == ("admission_stalled", "serving")
-    assert "nobody has been admitted" in report.summary
+    assert "none has been admitted" in report.summary
     assert any("max_tokens" in remedy.change for remedy in report.causes[0].remedies)
     assert answer(scene.after(20 * interval, endless)) == "admission_stalled"
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phasewatch.core.diagnosis.remedies import REMEDIES
-from phasewatch.core.diagnosis.verdicts import VERDICTS
+from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICTS
 from phasewatch.core.model import CONFIDENCES, SEVERITIES, STATES, Phases
 from phasewatch.core.report.families import window_label
 from phasewatch.core.settings import OBJECTIVE_NAMES, Settings

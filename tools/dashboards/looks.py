@@ -4,6 +4,8 @@ colour alone: series have names, timelines carry words, limits are dashed."""
 from collections.abc import Mapping
 from typing import Any
 
+from phasewatch.core.diagnosis.causes._row import Phase
+from phasewatch.core.diagnosis.verdicts import VERDICT_ROWS
 from tools.dashboards.queries import STATE_NUMBERS, VERDICT_NUMBERS
 
 BLUE, ORANGE, SKY, GREEN = "#0072B2", "#E69F00", "#56B4E9", "#009E73"
@@ -55,21 +57,16 @@ LOOKS: Mapping[str, Mapping[str, Any]] = {
 }
 
 # A verdict's colour is that of its phase, as in the stacked phases.
-_FAMILIES = (
-    ("queue_", ORANGE), ("kv_", ORANGE), ("prefill_", BLUE), ("cold_", BLUE), ("decode_", PURPLE), ("frontend", GREEN),
-    ("network", GREEN), ("output_", YELLOW), ("load_", SKY), ("replica_", SKY), ("healthy", "#BFD3E6"),
-    ("unknown", GREY),
-)  # fmt: skip
+PHASE_COLOURS: Mapping[Phase, str] = {
+    "none": "#BFD3E6", "unknown": GREY, "progress": VERMILLION, "failures": VERMILLION, "queue": ORANGE,
+    "prefill": BLUE, "frontend": GREEN, "decode": PURPLE, "answers": YELLOW, "replicas": SKY,
+}  # fmt: skip
 _STATES = {"serving": "#DDDDDD", "down": "#555555", "stale": "#777777", "no_engine_metrics": "#777777"}
-
-
-def _verdict_colour(verdict: str) -> str:
-    return next((colour for start, colour in _FAMILIES if verdict.startswith(start)), VERMILLION)
 
 
 TIMELINE: Mapping[int, tuple[str, str]] = {
     **{number: (state, _STATES.get(state, "#BBBBBB")) for state, number in STATE_NUMBERS.items()},
-    **{number: (verdict, _verdict_colour(verdict)) for verdict, number in VERDICT_NUMBERS.items()},
+    **{VERDICT_NUMBERS[row.verdict]: (row.verdict, PHASE_COLOURS[row.phase]) for row in VERDICT_ROWS},
 }
 MET: Mapping[int, tuple[str, str]] = {0: ("met", "#BFD3E6"), 1: ("missed", ORANGE), 2: ("surely missed", VERMILLION)}
 UP: Mapping[int, tuple[str, str]] = {0: ("down", VERMILLION), 1: ("up", "#BFD3E6")}

@@ -1,7 +1,7 @@
 """Triage: where an alert links to. From top to bottom: what, where the time goes, what drives it."""
 
-from phasewatch.core.diagnosis.remedies import REMEDIES
-from phasewatch.core.diagnosis.verdicts import VERDICTS
+from phasewatch.core.diagnosis.causes._row import VerdictRow
+from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICT_ROWS
 from tools.dashboards.looks import TIMELINE
 from tools.dashboards.panels import Dashboard, Panel, Query, Row
 from tools.dashboards.queries import (
@@ -28,43 +28,15 @@ from tools.dashboards.shared import (
 )
 from tools.dashboards.shared import ENGINE as ENGINE_BOARD
 
-# What each verdict sends you to: panels of this page and of Engine, by their titles.
-LOOK: dict[str, str] = {
-    "healthy": "Nothing. If users complain all the same, compare what they measure: network or proxy.",
-    "unknown": "Which signals are missing (phasewatch itself), then **Phases** for the largest part.",
-    "engine_stalled": "**Queue, batch and KV cache**: flat lines while requests are in hand; then the log.",
-    "admission_stalled": "**Queue, batch and KV cache**: waiting above zero, **Arrivals** without admissions.",
-    "requests_failing": "The failing requests in **Arrivals**, then the API server's log.",
-    "queue_kv_cache": "**Queue, batch and KV cache**: KV near 100 % while requests wait; preemptions.",
-    "queue_batch_limit": "**Queue, batch and KV cache**: running flat at its top, waiting grows, KV has room.",
-    "queue_prefill_backlog": "**Prefill's share of engine time** near 100 %, waiting grows; **Prompt length**.",
-    "kv_transfer": "Deferred requests in **Queue, batch and KV cache**; the interconnect.",
-    "prefill_cache_off": "**Prompt length**, and the prefix cache's hits on Engine: near zero.",
-    "prefill_long_prompts": "**Prompt length** up and prefill the largest of the **Phases**; the queue is small.",
-    "cold_start": "The restart mark: only the first minute after it is slow.",
-    "network": "Server times are fine: look between client and server, at buffering proxies and TLS.",
-    "frontend": "The front end's part in **Phases**; CPU of the API server, open connections.",
-    "decode_preemption": "Preemptions in **Queue, batch and KV cache**, with stalls of **ITL** at the same moments.",
-    "decode_interference": "**ITL**: p99 jumps, p50 stands still, in step with **Prompt length**.",
-    "decode_speculation": "Accepted drafts on Engine: few accepted while ITL is worse than without.",
-    "decode_context": "**Prompt length** and **Output length** up, ITL p50 up with them, running unchanged.",
-    "decode_slow": "Engine: this replica against the median of its peers at the same load; then its host.",
-    "decode_batch": "Running in **Queue, batch and KV cache**, and ITL p50 with it: both high.",
-    "decode_bandwidth": "ITL p50 over its limit even with few running: the card's memory bandwidth.",
-    "output_length": "**Output length** up while **TTFT** and **ITL** are fine.",
-    "load_imbalance": "Fleet, the table of replicas: waiting on one while others have room.",
-    "replica_outlier": "Engine: this replica against the median of its peers; then its host.",
-}
 
-
-def _text(verdict: str) -> Panel:
-    remedies = REMEDIES.get(verdict, ())
+def _text(row: VerdictRow) -> Panel:
+    remedies = REMEDIES.get(row.verdict, ())
     first = f"\n\nFirst: {remedies[0].change} ({remedies[0].when})." if remedies else ""
     return Panel(
         "text",
-        verdict,
-        f"What to look at when {verdict} leads; the runbook verdicts/{verdict}.md says more.",
-        text=f"Look at: {LOOK[verdict]}{first}\n\nRunbook: `config/runbooks/verdicts/{verdict}.md`",
+        row.verdict,
+        f"What to look at when {row.verdict} leads; the runbook verdicts/{row.verdict}.md says more.",
+        text=f"Look at: {row.look}{first}\n\nRunbook: `config/runbooks/verdicts/{row.verdict}.md`",
         width=8,
         height=6,
     )
@@ -256,7 +228,7 @@ DRIVERS = Row(
         ),
         Panel(
             "table",
-            "Engines worst off now",
+            "Most degraded engines",
             "At most 20, with verdict and numbers of the chosen window; click a target to see it beside its peers.",
             (
                 Query(worst_now(f"max by ({_OF_CAUSE}) (phasewatch_diagnosis{{{ENGINE}}}) == 1", ENGINE), ""),
@@ -272,9 +244,7 @@ DRIVERS = Row(
         ),
     ),
 )
-VERDICT_TEXTS = Row(
-    "What to look at, verdict by verdict", tuple(_text(verdict) for verdict in VERDICTS), collapsed=True
-)
+VERDICT_TEXTS = Row("What to look at, verdict by verdict", tuple(_text(row) for row in VERDICT_ROWS), collapsed=True)
 
 BOARD = Dashboard(
     uid=TRIAGE,

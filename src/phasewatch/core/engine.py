@@ -4,7 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from phasewatch.core.diagnosis.advisories import advisories
-from phasewatch.core.diagnosis.diagnose import Background, missing_signals
+from phasewatch.core.diagnosis.diagnose import missing_signals
+from phasewatch.core.diagnosis.measures_view import Background, WindowView
 from phasewatch.core.diagnosis.objectives import expected_wait_over
 from phasewatch.core.diagnosis.opinion import Opinion, judge_engine, stalled_opinion
 from phasewatch.core.diagnosis.progress import (
@@ -26,7 +27,7 @@ from phasewatch.core.measures.past import Past, moment
 from phasewatch.core.measures.sanity import Contradiction, consistent
 from phasewatch.core.measures.window import since, step, window
 from phasewatch.core.model import Advisory, Cause, EngineKey, EngineReport, Numbers, Snapshot, State, Step, Window
-from phasewatch.core.settings import Limits, Settings, Thresholds
+from phasewatch.core.settings import Limits, Settings
 
 _ACTIVITY_COUNTERS = ("generation_tokens", "prompt_tokens", "finished", "http_finishes")
 _ACTIVITY_HISTOGRAMS = ("ttft", "itl", "e2e")
@@ -104,7 +105,9 @@ class Engine:
         judged = windows.get(self.settings.windows[0])
         figures = self._figures(windows)
         state = self._state(failures, judged)
-        opinion = self._opinion(state, judged, figures.get(self.settings.windows[0]), at)
+        figure = figures.get(self.settings.windows[0])
+        view = None if judged is None or figure is None else self._view(judged, figure)
+        opinion = self._opinion(state, view, at)
         if state != "stale":  # one failed scrape neither confirms nor ends a verdict
             at_once = opinion.verdict in LIVENESS or (self.held.verdict == "healthy" and opinion.surely)
             self.held = hold(self.held, opinion.verdict, at, at_once=at_once)
@@ -125,7 +128,7 @@ class Engine:
             previous_verdict=self.held.previous,
             causes=causes,
             symptoms=opinion.symptoms,
-            advisories=self._advisories(state, judged, figures, at),
+            advisories=self._advisories(state, view, at),
             missing=() if judged is None else missing_signals(judged),
             windows={} if state == "down" else figures,
             restarts=self.restarts,
@@ -163,36 +166,35 @@ class Engine:
             return "no_engine_metrics"
         return "serving" if _busy(judged) else "idle"
 
-    def _opinion(self, state: State, judged: Window | None, figures: Numbers | None, at: float) -> Opinion:
+    def _opinion(self, state: State, view: WindowView | None, at: float) -> Opinion:
         thresholds = self.settings.thresholds
         if state in ("down", "stale", "no_engine_metrics", "asleep"):
             return Opinion.of_state(state)
         stall = engine_stall(self.progress, thresholds)
-        if stall is None and figures is not None:
-            stall = admission_stall(self.progress, thresholds, kv_short=_kv_short(figures, thresholds))
+        if stall is None and view is not None:
+            stall = admission_stall(self.progress, thresholds, kv_short=view.kv_short_now)
         if stall is not None:
             return stalled_opinion(stall, self.progress, self.last)
-        if state != "serving" or judged is None or figures is None:
+        if state != "serving" or view is None:
             return Opinion.of_state(state)
-        now = moment(at, judged, figures)
+        now = moment(at, view.window, view.numbers)
         self.past.remember(now)
-        background = Background(self.past.view(now, judged.steps), self.first_request_at)
+        background = Background(self.past.view(now, view.window.steps), self.first_request_at)
         opinion = judge_engine(
-            judged,
-            figures,
-            self.limits,
+            view,
             self.settings,
             background,
             wait_over_before=self.wait_over,
             past_stall=self.stall,
             past_stall_until=self.stall_until,
         )
-        self.wait_over = expected_wait_over(figures, self.limits)
+        self.wait_over = expected_wait_over(view.numbers, self.limits)
         return opinion
 
-    def _advisories(
-        self, state: State, judged: Window | None, figures: dict[float, Numbers], at: float
-    ) -> tuple[Advisory, ...]:
+    def _view(self, judged: Window, figures: Numbers) -> WindowView:
+        return WindowView(judged, figures, self.limits, self.settings.thresholds)
+
+    def _advisories(self, state: State, view: WindowView | None, at: float) -> tuple[Advisory, ...]:
         own = [Advisory("contradiction", {}, one.summary, "Check the vLLM version.") for one in self.contradictions]
         if self.replaced is not None and at - self.born_at <= self.settings.windows[0]:
             own.append(
@@ -203,9 +205,9 @@ class Engine:
                     "Check that no two servers share the port.",
                 )
             )
-        if state != "serving" or judged is None:
+        if state != "serving" or view is None:
             return tuple(own)
-        return (*own, *advisories(judged, figures[self.settings.windows[0]], self.settings.thresholds))
+        return (*own, *advisories(view))
 
     def _causes(self, opinion: Opinion) -> tuple[Cause, ...]:
         """The held verdict's cause first; while a challenger has been seen only once, as it was remembered, unless it
@@ -247,17 +249,6 @@ def _first_request(change: Step, snapshot: Snapshot) -> bool:
     """Whether the first tokens of this interval are the first since the process began."""
     first, ever = change.histograms.get("ttft"), snapshot.histograms.get("ttft")
     return first is not None and ever is not None and first.count > 0 and first.count == ever.count
-
-
-def _kv_short(figures: Numbers, thresholds: Thresholds) -> bool:
-    """Whether the pool has no room for a mean prompt now."""
-    usage, capacity = figures.kv_cache.usage_ratio, figures.kv_cache.capacity_tokens
-    prompt = figures.tokens.prompt_mean
-    if usage is None:
-        return False
-    if capacity is None or prompt is None:
-        return usage >= thresholds.kv_full_ratio
-    return (1 - usage) * capacity < prompt
 
 
 def _count(counts: dict[tuple[str, str, str], float], change: Window, limits: Limits) -> None:

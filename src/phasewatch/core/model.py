@@ -246,14 +246,13 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change. when: "now", "restart" or "capacity". since, until: vLLM versions that have the flag."""
+    """One change. when: "now", "restart" or "capacity". since: the first vLLM version that has the flag."""
 
     change: str
     why: str
     when: Literal["now", "restart", "capacity"]
     side_effect: str
     since: str | None = None
-    until: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,11 +398,14 @@ def _remedies(remedies: tuple[Remedy, ...]) -> Table:
     table.add_column()
     for index, remedy in enumerate(remedies):
         label = Text("do first:", style="bold") if index == 0 else Text("then:", style="dim")
+        since = f"vLLM {remedy.since} on" if remedy.since else None
         text = Text()
         text.append(remedy.change, style="bold" if index == 0 else "")
-        text.append(f" ({_join((_REMEDY_WHEN.get(remedy.when, remedy.when), _versions(remedy)))})", style="cyan")
+        text.append(f" ({_join((_REMEDY_WHEN.get(remedy.when, remedy.when), since))})", style="cyan")
         text.append(f". {_sentence(remedy.why)}" if remedy.why else "")
-        text.append(f" {_sentence(remedy.side_effect)}" if remedy.side_effect else "", style="dim")
+        text.append(
+            f" Side effect: {_sentence(remedy.side_effect)}" if remedy.side_effect != "none" else "", style="dim"
+        )
         table.add_row(label, text)
     return table
 
@@ -410,13 +413,6 @@ def _remedies(remedies: tuple[Remedy, ...]) -> Table:
 def _sentence(text: str) -> str:
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
-
-
-def _versions(remedy: Remedy) -> str:
-    return _join((
-        f"vLLM {remedy.since} on" if remedy.since else None,
-        f"until {remedy.until}" if remedy.until else None,
-    ))  # fmt: skip
 
 
 def _common_advisories(report: Fleet, lonely: bool) -> Iterator[RenderableType]:

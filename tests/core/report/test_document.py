@@ -37,7 +37,7 @@ NUMBERS = {
 }  # fmt: skip
 CAUSE = {
     "verdict": None, "symptom": None, "score": None, "confidence": None, "evidence": "any", "summary": None,
-    "remedies": [{"change", "why", "when", "side_effect", "since", "until"}], "refuted_by": None,
+    "remedies": [{"change", "why", "when", "side_effect", "since"}], "refuted_by": None,
     "easing": None,
 }  # fmt: skip
 SYMPTOM = {"objective": None, "limit_seconds": None, "value": ESTIMATE, "surely": None, "severity": None}

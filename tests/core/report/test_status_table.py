@@ -5,8 +5,7 @@ import pytest
 import fleets
 from exported import series, values
 from fleets import FULL, SERVING, WALL_OFFSET, engine, fleet
-from phasewatch.core.diagnosis.remedies import REMEDIES
-from phasewatch.core.diagnosis.verdicts import VERDICTS
+from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICTS
 from phasewatch.core.model import Estimate, Symptom
 from phasewatch.core.settings import Limit, Objectives
 

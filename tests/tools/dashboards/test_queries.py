@@ -102,7 +102,7 @@ SILENT = {
                               "Budget of ITL left in this range", "TTFT objectives, met or missed",
                               "ITL objectives, met or missed"},
     "phasewatch-triage": {"Causes now, and what to do first", "Phases", "TTFT p99 by engine", "Prompt length",
-                          "Output length", "Engines worst off now"},
+                          "Output length", "Most degraded engines"},
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a rule may look at: one symptom, the window, its numbers, and the measures that several rules share."""
+"""What rules, remedies' conditions and advisories may look at: WindowView is of a window, Case of one symptom in it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,49 +20,22 @@ from phasewatch.core.measures.phases import (
     prefill_part,
 )
 from phasewatch.core.measures.window import scrapes
-from phasewatch.core.model import Confidence, Histogram, Numbers, Remedy, Symptom, Window
+from phasewatch.core.model import Histogram, Numbers, Symptom, Window
 from phasewatch.core.settings import Limits, Thresholds, stall_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a rule found. score: share of the excess, 0 to 1. eliminated: proven only by ruling the others out.
-    at_most: the confidence that this evidence can bear. remedies: None for all of the verdict's."""
-
-    score: float
-    evidence: Mapping[str, float | str]
-    summary: str
-    refuted_by: str
-    easing: bool = False
-    eliminated: bool = False
-    at_most: Confidence = "high"
-    remedies: tuple[Remedy, ...] | None = None
-
-
 @dataclass(frozen=True)
-class Case:
-    """One symptom of one engine in one window. Measures are None where the page cannot tell."""
+class WindowView:
+    """What was measured of one engine in one window, each measure once. None where the page cannot tell."""
 
-    symptom: Symptom
     window: Window
     numbers: Numbers
     limits: Limits
     thresholds: Thresholds
-    symptoms: tuple[Symptom, ...]
-    past: PastView = field(default_factory=no_past)
-    first_request_at: float | None = None
-
-    @property
-    def limit(self) -> float:
-        """The warning limit in seconds (expected_wait: the TTFT limit); 0 where the symptom has none."""
-        return self.symptom.limit_seconds or 0.0
 
     @cached_property
     def pages(self) -> tuple[Mapping[str, float], ...]:
         return scrapes(self.window)
-
-    def missed(self, *families: str) -> bool:
-        return any(family_of(one.objective) in families for one in self.symptoms)
 
     # --- queue ---------------------------------------------------------------------------------------------------
 
@@ -90,7 +63,7 @@ class Case:
         """Whether KV blocks come from other engines (P/D)."""
         fetching = any(name in self.window.gauges for name in ("kv_fetch_waiting", "kv_fetch_in_progress"))
         external = self.window.increases.get("external_prompt_tokens", 0.0) > 0
-        return external or fetching or mean_of(self.window, "kv_transfer") is not None
+        return external or fetching or self.transfer_seconds is not None
 
     @cached_property
     def no_room_to_land(self) -> bool:
@@ -117,7 +90,7 @@ class Case:
 
     @cached_property
     def ttft_parts(self) -> Mapping[str, float]:
-        """Seconds of a first token's way, by phase, of those that are known.
+        """Seconds of TTFT by phase, of those that are known.
 
         Queue is the largest of: the finished requests' mean; where a queue stands, the mean number waiting / admissions
         per second (Little's law, whoever has not finished included); where it grows, the expected wait. The front
@@ -144,7 +117,7 @@ class Case:
         return parts
 
     def ttft_share(self, phase: str) -> float | None:
-        """A phase's share of the first token's way; TTFT's mean stands in where the other parts are unknown."""
+        """A phase's share of TTFT; its mean stands in where the other parts are unknown."""
         parts = self.ttft_parts
         if phase not in parts:
             return None
@@ -153,23 +126,31 @@ class Case:
             whole = max(whole, mean_of(self.window, "ttft") or 0.0)
         return parts[phase] / whole if whole > 0 else None
 
-    @cached_property
-    def prompt_mean(self) -> float | None:
-        return self.numbers.tokens.prompt_mean
-
     def kv_short(self, page: Mapping[str, float]) -> bool | None:
         """Whether the pool has less room than a mean prompt and one block; with the capacity unknown, usage decides."""
         usage = page.get("kv_usage")
         if usage is None:
             return None
-        capacity = capacity_tokens(self.window)
-        if capacity is None or self.prompt_mean is None:
+        free = self.free_tokens(usage)
+        if free is None or self.numbers.tokens.prompt_mean is None:
             return usage >= self.thresholds.kv_full_ratio
-        return (1 - usage) * capacity < self.prompt_mean + page.get("block_size", 0.0)
+        return free < self.numbers.tokens.prompt_mean + page.get("block_size", 0.0)
+
+    def free_tokens(self, usage: float) -> float | None:
+        """Room in the KV cache at this usage; None where its capacity is unknown."""
+        return None if self.kv_capacity is None else (1 - usage) * self.kv_capacity
+
+    @cached_property
+    def kv_capacity(self) -> float | None:
+        return capacity_tokens(self.window)
+
+    @property
+    def kv_short_now(self) -> bool:
+        return self.kv_short(self.pages[-1]) is True
 
     @property
     def kv_capacity_known(self) -> bool:
-        return capacity_tokens(self.window) is not None and self.prompt_mean is not None
+        return self.kv_capacity is not None and self.numbers.tokens.prompt_mean is not None
 
     @cached_property
     def kv_limited(self) -> bool | None:
@@ -234,6 +215,14 @@ class Case:
             return None
         return max(edges(histogram, at)[1] for at, count in enumerate(in_buckets(histogram)) if count)
 
+    @cached_property
+    def longest_gap(self) -> float:
+        """Low edge of the slowest gap's bucket: at least that long."""
+        if self.itl is None:
+            return 0.0
+        held = [at for at, count in enumerate(self.itl.counts) if count < self.itl.count]
+        return self.itl.bounds[held[-1]] if held else 0.0
+
     @property
     def stall_limit(self) -> float:
         return stall_seconds(self.limits)
@@ -258,43 +247,17 @@ class Case:
             if step.increases.get("preemptions", 0.0) > 0 and "itl" in step.histograms
         )
 
-    # --- the first minute ----------------------------------------------------------------------------------------
-
-    @cached_property
-    def slow_in_first_minute(self) -> bool:
-        """Whether every first token surely over the limit came within a minute of the engine's first request."""
-        limit = wait_limit(self.limits)
-        if self.first_request_at is None or limit is None:
-            return False
-        slow = [
-            step
-            for step in self.window.steps
-            if "ttft" in step.histograms and count_above(step.histograms["ttft"], limit.warning).sure
-        ]
-        return bool(slow) and slow[-1].start <= self.first_request_at + self.thresholds.cold_seconds
-
-    @cached_property
-    def cold(self) -> bool:
-        """The same, and prefill was slow by no length of prompts: its mean per token is at least twice the median of
-        the intervals, so a few requests paid for kernels and caches that all others found ready."""
-        speeds = [
-            prefill.total / lengths.total
-            for step in self.window.steps
-            if (prefill := step.histograms.get("prefill")) is not None
-            and (lengths := step.histograms.get("computed_prompt_length")) is not None
-            and prefill.total
-            and lengths.total
-        ]
-        speed = self.numbers.tokens.prefill_speed
-        if not self.slow_in_first_minute or not speed or len(speeds) < 3:
-            return False
-        return 1 / speed >= 2 * median(speeds)
-
     # --- front end -----------------------------------------------------------------------------------------------
 
     @cached_property
     def frontend(self) -> float | None:
         return frontend_seconds(self.window, self.thresholds)
+
+    @cached_property
+    def cpu_cores(self) -> float | None:
+        """CPU seconds a second of the API server."""
+        busy = self.window.increases.get("cpu_seconds")
+        return None if busy is None else busy / self.window.seconds
 
     @cached_property
     def output_lag(self) -> float | None:
@@ -308,9 +271,83 @@ class Case:
     def finishes(self) -> float:
         return count_of(self.window, "e2e")
 
+    # --- prefix cache, hand-over -----------------------------------------------------------------------------------
 
-def prefix_caching_off(window: Window) -> bool:
-    """By its own word (cache_config_info), else no look-up while prompts flow."""
-    if "prefix_caching" in window.gauges:
-        return window.gauges["prefix_caching"].last == 0
-    return window.increases.get("prompt_tokens", 0.0) > 0 and window.increases.get("prefix_queries", 1.0) == 0
+    @cached_property
+    def prefix_caching_off(self) -> bool:
+        """By its own word (cache_config_info), else no look-up while prompts flow."""
+        window = self.window
+        if "prefix_caching" in window.gauges:
+            return window.gauges["prefix_caching"].last == 0
+        return window.increases.get("prompt_tokens", 0.0) > 0 and window.increases.get("prefix_queries", 1.0) == 0
+
+    @cached_property
+    def transfer_seconds(self) -> float | None:
+        """Mean seconds of one transfer of KV blocks between engines."""
+        return mean_of(self.window, "kv_transfer")
+
+    @cached_property
+    def deferred_wait(self) -> float | None:
+        """Seconds that a request waits for something else than room, on average (Little's law)."""
+        deferred, admissions = self.window.gauges.get("waiting_deferred"), self.numbers.queue.admissions_per_second
+        return deferred.mean / admissions if deferred is not None and admissions else None
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What is known of the engine besides the window. first_request_at: since its start, where that was seen."""
+
+    past: PastView = field(default_factory=no_past)
+    first_request_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One symptom, beside all that the window has and what is known of the engine."""
+
+    symptom: Symptom
+    symptoms: tuple[Symptom, ...]
+    view: WindowView
+    background: Background
+
+    @property
+    def limit(self) -> float:
+        """The warning limit in seconds (expected_wait: the TTFT limit); 0 where the symptom has none."""
+        return self.symptom.limit_seconds or 0.0
+
+    @property
+    def past(self) -> PastView:
+        return self.background.past
+
+    def missed(self, *families: str) -> bool:
+        return any(family_of(one.objective) in families for one in self.symptoms)
+
+    @property
+    def slow_in_first_minute(self) -> bool:
+        """Whether every first token surely over the limit came within a minute of the engine's first request."""
+        limit, first = wait_limit(self.view.limits), self.background.first_request_at
+        if first is None or limit is None:
+            return False
+        slow = [
+            step
+            for step in self.view.window.steps
+            if "ttft" in step.histograms and count_above(step.histograms["ttft"], limit.warning).sure
+        ]
+        return bool(slow) and slow[-1].start <= first + self.view.thresholds.cold_seconds
+
+    @property
+    def cold(self) -> bool:
+        """The same, and prefill was slow by no length of prompts: its mean per token is at least twice the median of
+        the intervals, so a few requests paid for kernels and caches that all others found ready."""
+        speeds = [
+            prefill.total / lengths.total
+            for step in self.view.window.steps
+            if (prefill := step.histograms.get("prefill")) is not None
+            and (lengths := step.histograms.get("computed_prompt_length")) is not None
+            and prefill.total
+            and lengths.total
+        ]
+        speed = self.view.numbers.tokens.prefill_speed
+        if not self.slow_in_first_minute or not speed or len(speeds) < 3:
+            return False
+        return 1 / speed >= 2 * median(speeds)

@@ -35,11 +35,7 @@ class Judged:
 def family_of(objective: str) -> str:
     """ttft, itl, tpot or e2e; symptoms that are no objective belong with what their victims feel: no first token."""
     head = objective.partition("_")[0]
-    return (
-        head
-        if head in FAMILIES
-        else {"expected_wait": "ttft", "gave_up": "ttft", "own_past": "itl"}.get(objective, objective)
-    )
+    return head if head in FAMILIES else _FELT_AS.get(objective, objective)
 
 
 def judge(window: Window, numbers: Numbers, limits: Limits, thresholds: Thresholds) -> tuple[Judged, ...]:

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from phasewatch.core.diagnosis.diagnose import Background, diagnose, has
+from phasewatch.core.diagnosis.causes import admission_stalled, engine_stalled
+from phasewatch.core.diagnosis.causes._row import Finding, known
+from phasewatch.core.diagnosis.diagnose import diagnose, has
+from phasewatch.core.diagnosis.measures_view import Background, WindowView
 from phasewatch.core.diagnosis.objectives import Judged, family_of, judge, other_symptoms, slower_than_past
 from phasewatch.core.diagnosis.progress import Progress, Stall, stepped, work_in_hand
-from phasewatch.core.diagnosis.remedies import REMEDIES
-from phasewatch.core.formatting import number, percent, seconds
+from phasewatch.core.formatting import seconds
 from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.window import window
@@ -43,9 +45,7 @@ _STATES: Mapping[State, str] = {
 
 
 def judge_engine(
-    judged: Window,
-    figures: Numbers,
-    limits: Limits,
+    view: WindowView,
     settings: Settings,
     background: Background,
     *,
@@ -54,7 +54,7 @@ def judge_engine(
     past_stall_until: float,
 ) -> Opinion:
     """An opinion on a serving engine. past_stall: the last proven standstill; what it explains is kept apart."""
-    thresholds = settings.thresholds
+    judged, figures, limits, thresholds = view.window, view.numbers, view.limits, view.thresholds
     verdicts = judge(judged, figures, limits, thresholds)
     symptoms = {one.symptom: one.ratio for one in verdicts if one.missed}
     symptoms |= other_symptoms(judged, figures, limits, thresholds, wait_over_before=wait_over_before)
@@ -67,7 +67,7 @@ def judge_engine(
         return _after_standstill(
             judged, remaining, symptoms, limits, settings, background, wait_over_before=wait_over_before
         )
-    found = diagnose(symptoms, judged, figures, limits, thresholds, background)
+    found = diagnose(symptoms, view, background)
     leading = found.causes[0]
     return Opinion(found.verdict, found.confidence, leading.summary, found.causes, tuple(symptoms), surely=found.surely)
 
@@ -139,23 +139,20 @@ def _after_standstill(
     left |= other_symptoms(remaining, figures, limits, thresholds, wait_over_before=wait_over_before)
     explained = [one for one in symptoms if one.objective not in {other.objective for other in left}]
     standing = judged.seconds - remaining.seconds
+    evidence = {"standstill_seconds": standing}
+    summary, refuted_by = engine_stalled.texts_of_the_past(standing)
     causes = tuple(
-        Cause(
-            "engine_stalled",
+        engine_stalled.CAUSE.cause(
             one.objective,
-            _share_gone(one, judged, remaining),
+            Finding(_share_gone(one, judged, remaining), evidence, summary, refuted_by, easing=True),
             "medium",
-            {"standstill_seconds": standing},
-            f"The engine stood still with work in hand (about {seconds(standing)}) and runs again; the slow"
-            " requests in this window are the ones it held up.",
-            REMEDIES["engine_stalled"],
-            "slow requests outside that stretch.",
-            easing=True,
+            view=None,
+            missing=(),
         )
         for one in explained
     )
     if left:
-        found = diagnose(left, remaining, figures, limits, thresholds, background)
+        found = diagnose(left, WindowView(remaining, figures, limits, thresholds), background)
         return Opinion(
             found.verdict,
             found.confidence,
@@ -164,7 +161,7 @@ def _after_standstill(
             tuple(symptoms),
             surely=found.surely,
         )
-    return Opinion("engine_stalled", "medium", causes[0].summary, causes, tuple(symptoms))
+    return Opinion(engine_stalled.CAUSE.verdict, "medium", causes[0].summary, causes, tuple(symptoms))
 
 
 def _share_gone(symptom: Symptom, judged: Window, remaining: Window) -> float:
@@ -177,57 +174,23 @@ def _share_gone(symptom: Symptom, judged: Window, remaining: Window) -> float:
     return 1.0 if over <= 0 else max(0.0, 1 - count_above(rest, symptom.limit_seconds).interpolated / over)
 
 
+_STALLED = {module.CAUSE.verdict: module for module in (engine_stalled, admission_stalled)}
+
+
 def stalled_opinion(stall: Stall, progress: Progress, page: Snapshot) -> Opinion:
     """A proven standstill, whatever the latencies of those who are through say."""
-    evidence: dict[str, float | str] = {
-        "still_seconds": stall.seconds,
-        "running": page.gauges.get("running", 0.0),
-        "waiting": page.gauges.get("waiting", 0.0),
-        "longest_step_seconds": progress.longest_step,
-    }
-    if "kv_usage" in page.gauges:
-        evidence["kv_usage"] = page.gauges["kv_usage"]
-    summary, mind = _stall_words(stall, progress, page)
-    confidence: Confidence = "high" if stall.certain else "low"
-    cause = Cause(
-        stall.kind,
-        "progress",
-        1.0,
-        confidence,
-        evidence,
-        summary,
-        REMEDIES[stall.kind],
-        mind,
-        missing=() if progress.http_known else ("http_finishes",),
+    evidence = known(
+        still_seconds=stall.seconds,
+        running=page.gauges.get("running", 0.0),
+        waiting=page.gauges.get("waiting", 0.0),
+        longest_step_seconds=progress.longest_step,
+        kv_usage=page.gauges.get("kv_usage"),
     )
+    kind = _STALLED[stall.kind]
+    summary, refuted_by = kind.texts(stall, progress, page)
+    confidence: Confidence = "high" if stall.certain else "low"
+    missing = () if progress.http_known else ("http_finishes",)
+    finding = Finding(1.0, evidence, summary, refuted_by)
+    cause = kind.CAUSE.cause("progress", finding, confidence, view=None, missing=missing)
     symptom = Symptom("progress", None, None, stall.certain, "critical")
     return Opinion(stall.kind, confidence, summary, (cause,), (symptom,), surely=True)
-
-
-def _stall_words(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:
-    running, waiting = number(page.gauges.get("running", 0.0)), number(page.gauges.get("waiting", 0.0))
-    if stall.kind == "admission_stalled":
-        return (
-            f"{waiting} requests wait and nobody has been admitted for {seconds(stall.seconds)}, while {running}"
-            f" running still {'get' if progress.tokens_flow else 'got'} tokens ({stall.why}).",
-            "a first token, or nobody waiting for room.",
-        )
-    if stall.why == "connections":
-        return (
-            f"Connections pile up ({number(progress.fds)} open, {number(progress.fds_at_move)} when the engine last"
-            f" made a step) and nothing has moved for {seconds(stall.seconds)}. Either the engine hangs or clients hold"
-            " connections without asking: send one probe request.",
-            "one probe request that is answered.",
-        )
-    usage = page.gauges.get("kv_usage")
-    odd = ""
-    if page.gauges.get("running") == 0 and page.gauges.get("waiting_capacity", 0.0) > 0 and usage is not None:
-        odd = f" They wait for capacity with the KV cache at {percent(usage)}: admission is broken."
-    sure = f"Nothing has moved for {seconds(stall.seconds)} with {running} running and {waiting} waiting.{odd}"
-    if stall.certain:
-        return f"{sure} No request has ended either: the engine hangs.", "any token, step or finished request."
-    return (
-        f"{sure} Either the engine hangs, or all clients hung up at once and the gauges are stale (the pages do not say"
-        " which): send one probe request.",
-        "one probe request that is answered.",
-    )

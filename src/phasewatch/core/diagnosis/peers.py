@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 
-from phasewatch.core.diagnosis.remedies import REMEDIES
-from phasewatch.core.formatting import number, seconds
+from phasewatch.core.diagnosis.causes import load_imbalance, replica_outlier
+from phasewatch.core.diagnosis.causes._row import Finding
+from phasewatch.core.diagnosis.verdicts import DEMAND, UNKNOWN
 from phasewatch.core.measures.numbers import waiting_for_capacity
 from phasewatch.core.measures.past import Moment, moment
 from phasewatch.core.measures.phases import count_of
@@ -14,7 +15,8 @@ from phasewatch.core.measures.window import scrapes
 from phasewatch.core.model import Cause, Confidence, EngineKey, EngineReport, Numbers, Window
 from phasewatch.core.settings import Thresholds
 
-_TROUBLE_OF_QUEUES = ("queue_kv_cache", "queue_batch_limit", "queue_prefill_backlog", "unknown")
+_TROUBLE_OF_QUEUES = (*DEMAND, UNKNOWN.verdict)
+_WHAT = {"pace": "a token", "ttft": "a first token"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def compare(peers: Sequence[Peer], thresholds: Thresholds) -> Cause | None:
         return None
     slow = _slow(peers, thresholds)
     if slow and (len(peers) == 2 or len(slow) < len(peers) / 2):
-        return _cause("replica_outlier", slow, len(peers), thresholds)
+        return _outlier(slow, len(peers))
     queues = {one: one.waiting_mean for one in peers if one.queued and one.verdict in _TROUBLE_OF_QUEUES}
     free = [one for one in peers if one.waiting_max == 0 and one.verdict in ("healthy", None)]
     if not queues or not free:
@@ -106,17 +108,12 @@ def _alike(one: Peer, other: Peer, what: str, thresholds: Thresholds) -> bool:
     return True
 
 
-def _cause(verdict: str, slow: Mapping[Peer, tuple[str, float, float]], engines: int, thresholds: Thresholds) -> Cause:
+def _outlier(slow: Mapping[Peer, tuple[str, float, float]], engines: int) -> Cause:
     worst = max(slow, key=lambda one: slow[one][1] / slow[one][2])
     what, value, usual = slow[worst]
-    names = {"pace": "a token takes", "ttft": "a first token takes"}
     pair = engines == 2
-    lead = "The pair differs: on" if pair else "On"
-    return Cause(
-        verdict,
-        "peers",
+    finding = Finding(
         min(1.0, 1 - usual / value),
-        _confidence(pair, len(slow)),
         {
             "engine": worst.label,
             f"{what}_seconds": value,
@@ -124,28 +121,22 @@ def _cause(verdict: str, slow: Mapping[Peer, tuple[str, float, float]], engines:
             "times_slower": value / usual,
             "outliers": ", ".join(sorted(one.label for one in slow)),
         },
-        f"{lead} {worst.label} {names[what]} {seconds(value)}, {number(value / usual)} times its peers' median"
-        f" ({seconds(usual)}) at equal traffic.",
-        REMEDIES[verdict],
-        "traffic, prompts or contexts that differ between the replicas.",
+        replica_outlier.summary(worst.label, _WHAT[what], value, usual, pair=pair),
+        replica_outlier.REFUTED_BY,
     )
+    return replica_outlier.CAUSE.cause("peers", finding, _confidence(pair, len(slow)), view=None, missing=())
 
 
 def _imbalance(queues: Mapping[Peer, float], free: Sequence[Peer], engines: int) -> Cause:
     waiting = sum(queues.values())
     named = ", ".join(sorted(one.label for one in queues))
-    pair = engines == 2
-    return Cause(
-        "load_imbalance",
-        "peers",
+    finding = Finding(
         1.0,
-        _confidence(pair, len(queues)),
         {"engines": named, "waiting_mean": waiting, "free_engines": float(len(free)), "all_engines": float(engines)},
-        f"{'The pair differs: ' if pair else ''}{number(waiting)} requests wait on {named} while {len(free)} of"
-        f" {engines} engines have room and nobody waiting: the fleet has capacity, routing does not use it.",
-        REMEDIES["load_imbalance"],
-        "no engine with room, or prompts that only some engines may serve.",
+        load_imbalance.summary(waiting, named, len(free), engines),
+        load_imbalance.REFUTED_BY,
     )
+    return load_imbalance.CAUSE.cause("peers", finding, _confidence(engines == 2, len(queues)), view=None, missing=())
 
 
 def _confidence(pair: bool, outliers: int) -> Confidence:

@@ -1,31 +1,33 @@
-"""The closed set of verdicts, in the order that breaks ties (within 0.1 the earlier row wins)."""
+"""The closed set of verdicts, all derived from the rows of causes/; two verdicts are no cause."""
 
-VERDICTS: tuple[str, ...] = (
-    "healthy",
-    "unknown",
-    "engine_stalled",
-    "admission_stalled",
-    "requests_failing",
-    "queue_kv_cache",
-    "queue_batch_limit",
-    "queue_prefill_backlog",
-    "kv_transfer",
-    "prefill_cache_off",
-    "prefill_long_prompts",
-    "cold_start",
-    "network",
-    "frontend",
-    "decode_preemption",
-    "decode_interference",
-    "decode_speculation",
-    "decode_context",
-    "decode_slow",
-    "decode_batch",
-    "decode_bandwidth",
-    "output_length",
-    "load_imbalance",
-    "replica_outlier",
+from collections.abc import Mapping
+
+from phasewatch.core.diagnosis.causes import CAUSES
+from phasewatch.core.diagnosis.causes._row import VerdictRow
+from phasewatch.core.model import Remedy
+from phasewatch.core.pages.catalog import CORE_SIGNALS
+
+HEALTHY = VerdictRow(
+    verdict="healthy",
+    phase="none",
+    look="Nothing. If users complain all the same, compare what they measure: network or proxy.",
 )
+UNKNOWN = VerdictRow(
+    verdict="unknown",
+    phase="unknown",
+    look="Which signals are missing (phasewatch itself), then **Phases** for the largest part.",
+)
+VERDICT_ROWS: tuple[VerdictRow, ...] = (HEALTHY, UNKNOWN, *CAUSES)
+VERDICTS: tuple[str, ...] = tuple(row.verdict for row in VERDICT_ROWS)
 
 # Judged before everything else, taken at once, true even when the engine no longer counts as serving.
-LIVENESS: tuple[str, ...] = ("engine_stalled", "admission_stalled")
+LIVENESS: tuple[str, ...] = tuple(row.verdict for row in CAUSES if row.liveness)
+# More is asked than is served now.
+DEMAND: tuple[str, ...] = tuple(row.verdict for row in CAUSES if row.demand)
+REMEDIES: Mapping[str, tuple[Remedy, ...]] = {
+    row.verdict: tuple(advice.remedy for advice in row.remedies) for row in CAUSES
+}
+# What a full diagnosis reads: its absence is worth naming.
+EXPECTED: tuple[str, ...] = tuple(
+    dict.fromkeys((*CORE_SIGNALS, *(name for row in CAUSES for name in (*row.needs, *row.uses))))
+)

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from phasewatch.core.diagnosis.remedies import REMEDIES
-from phasewatch.core.diagnosis.verdicts import VERDICTS
+from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICTS
 from phasewatch.core.model import CONFIDENCES, STATES, EngineReport, Latency, ModelReport, Numbers, TargetReport
 from phasewatch.core.report.document import first_window
 from phasewatch.core.report.measure_table import Row, Samples, enum, one

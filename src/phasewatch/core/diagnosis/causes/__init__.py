@@ -1,1 +1,50 @@
-"""One cause, one file."""
+"""One cause, one file. CAUSES: a row each, in order of precedence (within 0.1 of the score the earlier one wins)."""
+
+from phasewatch.core.diagnosis.causes import (
+    admission_stalled,
+    cold_start,
+    decode_bandwidth,
+    decode_batch,
+    decode_context,
+    decode_interference,
+    decode_preemption,
+    decode_slow,
+    decode_speculation,
+    engine_stalled,
+    frontend,
+    kv_transfer,
+    load_imbalance,
+    output_length,
+    prefill_cache_off,
+    prefill_long_prompts,
+    queue_batch_limit,
+    queue_kv_cache,
+    queue_prefill_backlog,
+    replica_outlier,
+    requests_failing,
+)
+from phasewatch.core.diagnosis.causes._row import CauseRow
+
+CAUSES: tuple[CauseRow, ...] = (
+    engine_stalled.CAUSE,
+    admission_stalled.CAUSE,
+    requests_failing.CAUSE,
+    queue_kv_cache.CAUSE,
+    queue_batch_limit.CAUSE,
+    queue_prefill_backlog.CAUSE,
+    kv_transfer.CAUSE,
+    prefill_cache_off.CAUSE,
+    prefill_long_prompts.CAUSE,
+    cold_start.CAUSE,
+    frontend.CAUSE,
+    decode_preemption.CAUSE,
+    decode_interference.CAUSE,
+    decode_speculation.CAUSE,
+    decode_context.CAUSE,
+    decode_slow.CAUSE,
+    decode_batch.CAUSE,
+    decode_bandwidth.CAUSE,
+    output_length.CAUSE,
+    load_imbalance.CAUSE,
+    replica_outlier.CAUSE,
+)

@@ -53,7 +53,7 @@ function first(cause) {
   const remedy = cause?.remedies[0];
   if (!remedy) return null;
   return el("p", { class: "first" }, el("b", {}, `First: ${remedy.change}`), remedy.why,
-    remedy.side_effect ? el("span", { class: "soft" }, `Other phase: ${remedy.side_effect}`) : null);
+    remedy.side_effect ? el("span", { class: "soft" }, `Side effect: ${remedy.side_effect}`) : null);
 }
 
 function latencies(block) {
@@ -120,7 +120,7 @@ function cause(one, lead, told) {
   return el("div", { class: "cause" },
     el("p", {}, el("b", {}, words(one.verdict)), ` explains ${words(one.symptom)} (score ${ratio(one.score)}, confidence ${one.confidence})`),
     lead ? null : el("p", {}, one.summary),
-    remedies.length ? el("ol", {}, ...remedies.map((r) => el("li", {}, `${r.change} (${r.when}): ${[r.why, r.side_effect && `other phase: ${r.side_effect}`].filter(Boolean).join("; ")}`))) : null,
+    remedies.length ? el("ol", {}, ...remedies.map((r) => el("li", {}, `${r.change} (${r.when}): ${[r.why, r.side_effect && `side effect: ${r.side_effect}`].filter(Boolean).join("; ")}`))) : null,
     Object.keys(one.evidence).length ? el("dl", {}, ...Object.entries(one.evidence).flatMap(([name, value]) =>
       [el("dt", {}, words(name)), el("dd", {}, evidence(name, value))])) : null,
     one.refuted_by ? el("p", { class: "soft" }, `Doubt it if: ${one.refuted_by}`) : null);

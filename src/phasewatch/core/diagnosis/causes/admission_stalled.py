@@ -1,0 +1,34 @@
+"""Requests wait for room and nobody is let in while tokens flow (proof: progress.admission_stall)."""
+
+from phasewatch.core.diagnosis.causes._row import Advice, CauseRow
+from phasewatch.core.diagnosis.progress import Progress, Stall
+from phasewatch.core.formatting import number, seconds
+from phasewatch.core.model import Snapshot
+
+# fmt: off
+CAUSE = CauseRow(
+    verdict="admission_stalled",
+    phase="progress",
+    liveness=True,
+    look="**Queue, batch and KV cache**: waiting above zero, **Arrivals** without admissions.",
+    remedies=(
+        Advice("find and end the longest running request (close its connection at the gateway)",
+            "it holds the room that the waiting ones need", "now", "its user gets no more tokens"),
+        Advice("set max_tokens in clients or at the gateway",
+            "an answer without an end blocks a slot without an end", "now", "long answers are cut"),
+        Advice("restart the engine if nothing is admitted although slots are free", "admission accounting is broken",
+            "restart", "all requests in flight are lost"),
+    ),
+)
+# fmt: on
+
+
+def texts(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:
+    """Summary, and what would refute it."""
+    running, waiting = number(page.gauges.get("running", 0.0)), number(page.gauges.get("waiting", 0.0))
+    unused = " Requests have finished since, and their slots stay empty." if stall.why == "room left unused" else ""
+    return (
+        f"{waiting} requests wait and none has been admitted for {seconds(stall.seconds)}, while {running} running"
+        f" still {'get' if progress.tokens_flow else 'got'} tokens.{unused}",
+        "a first token, or nobody waiting for room.",
+    )

@@ -1,0 +1,66 @@
+"""Every step is slow because many requests share it."""
+
+from phasewatch.core.diagnosis.causes._remedies import FEWER_SEQS, REPLICA, WITHOUT_GRAMMAR
+from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding, known
+from phasewatch.core.diagnosis.causes._streams import rest, stalls, throughout
+from phasewatch.core.diagnosis.measures_view import Case
+from phasewatch.core.formatting import number, percent, seconds
+from phasewatch.core.measures.phases import prefill_time_ratio_at_most
+
+
+def _decode_batch(case: Case) -> Finding | None:
+    view, unloaded = case.view, case.past.unloaded_pace
+    mean_itl, prefill_ratio = view.numbers.itl_seconds.mean, view.numbers.prefill_time_ratio
+    if view.running_max <= 2 or not throughout(case) or mean_itl is None:
+        return None
+    pace = view.pace_without_prefill
+    if prefill_ratio is None:
+        # The shape alone: slow throughout, not in stalls, and not for the prompts that are most of the tokens.
+        most = prefill_time_ratio_at_most(view.window)
+        prompts = view.prompt_heavy and (most is None or mean_itl * (1 - most) <= case.limit)
+        if stalls(case) or prompts:
+            return None
+        pace = mean_itl
+    elif pace is None or pace <= case.limit:
+        return None
+    if unloaded is not None and unloaded > case.limit:
+        return None
+    running = view.window.gauges["running"]
+    alone = "" if unloaded is None else f"; with two or fewer running it takes {seconds(unloaded)}"
+    prefill = "" if prefill_ratio is None else f" even without prefill ({percent(prefill_ratio)} of engine time)"
+    return Finding(
+        rest(case),
+        known(
+            itl_mean_seconds=mean_itl,
+            pace_without_prefill_seconds=pace,
+            running_mean=running.mean,
+            running_max=running.max,
+            prefill_time_ratio=prefill_ratio,
+            unloaded_pace_seconds=unloaded,
+        ),
+        f"Each step serves {number(running.mean)} requests and takes {seconds(pace)}{prefill}{alone}.",
+        "the same pace with two or fewer requests running (then it is the engine or the card, not the batch).",
+        eliminated=unloaded is None or prefill_ratio is None,
+    )
+
+
+# fmt: off
+CAUSE = CauseRow(
+    verdict="decode_batch",
+    phase="decode",
+    look="Running in **Queue, batch and KV cache**, and ITL p50 with it: both high.",
+    rule=_decode_batch,
+    families=PACE,
+    needs=("itl", "running"),
+    uses=("preemptions", *PREFILL_TIME_SIGNALS),
+    remedies=(
+        Advice("cap concurrency at the gateway", "fewer requests share a step", "now",
+            "ITL improves, the rest waits: TTFT grows"),
+        WITHOUT_GRAMMAR,
+        REPLICA,
+        FEWER_SEQS,
+        Advice("quantise weights, or a card with more memory bandwidth", "decode is bound by what a step reads",
+            "capacity", "TTFT gains less"),
+    ),
+)
+# fmt: on

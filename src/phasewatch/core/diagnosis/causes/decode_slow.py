@@ -1,0 +1,47 @@
+"""The engine decodes slower than it did itself, at the same batch and context."""
+
+from phasewatch.core.diagnosis.causes._remedies import WITHOUT_GRAMMAR
+from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding, known
+from phasewatch.core.diagnosis.causes._streams import explains, rest, throughout
+from phasewatch.core.diagnosis.measures_view import Case
+from phasewatch.core.formatting import number, seconds
+
+
+def _decode_slow(case: Case) -> Finding | None:
+    same, pace = case.past.same_pace, case.view.pace_without_prefill
+    if same is None or pace is None or not throughout(case):
+        return None
+    if pace <= max(case.view.thresholds.slower_ratio, case.past.same_spread) * same or not explains(case, same):
+        return None
+    return Finding(
+        rest(case),
+        known(
+            pace_without_prefill_seconds=pace,
+            own_past_pace_seconds=same,
+            times_slower=pace / same,
+            running_mean=case.view.window.gauges["running"].mean,
+            context_mean_tokens=case.view.context,
+        ),
+        f"A token takes {seconds(pace)}, {number(pace / same)} times as long as on this engine before"
+        f" ({seconds(same)}) at the same batch and context: the host or the card has slowed down.",
+        "the earlier pace at this batch and context.",
+    )
+
+
+# fmt: off
+CAUSE = CauseRow(
+    verdict="decode_slow",
+    phase="decode",
+    look="Engine: this replica against the median of its peers at the same load; then its host.",
+    rule=_decode_slow,
+    families=PACE,
+    needs=("itl", "running", *PREFILL_TIME_SIGNALS),
+    remedies=(
+        Advice("look at that host: CPU throttling or neighbours, GPU clocks and temperature, other processes on the"
+            " card", "the same work took less time before", "now", "TTFT usually improves as well"),
+        WITHOUT_GRAMMAR,
+        Advice("take it out of rotation while you look, then restart it", "users need not wait for the reason",
+            "restart", "its load moves to the others"),
+    ),
+)
+# fmt: on

@@ -1,0 +1,56 @@
+"""The engine makes no step although work is in hand. Proof: progress.engine_stall, and opinion for one that is over."""
+
+from phasewatch.core.diagnosis.causes._row import Advice, CauseRow
+from phasewatch.core.diagnosis.progress import Progress, Stall
+from phasewatch.core.formatting import number, percent, seconds
+from phasewatch.core.model import Snapshot
+
+# fmt: off
+CAUSE = CauseRow(
+    verdict="engine_stalled",
+    phase="progress",
+    liveness=True,
+    look="**Queue, batch and KV cache**: flat lines while requests are in hand; then the log.",
+    remedies=(
+        Advice("take this replica out of rotation", "requests sent to it never get an answer", "now",
+            "its load moves to the others"),
+        Advice("keep a stack trace of the engine core (py-spy dump --pid PID), then restart it",
+            "it does not recover by itself, and the trace is gone after the restart", "restart",
+            "all requests in flight are lost"),
+    ),
+)
+# fmt: on
+
+
+def texts(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:
+    """Summary, and what would refute it."""
+    still = seconds(stall.seconds)
+    if stall.why == "connections":
+        return (
+            f"Connections pile up ({number(progress.fds)} open, {number(progress.fds_at_move)} when the engine last"
+            f" made a step) and nothing has moved for {still}. Either the engine hangs or clients hold connections"
+            " without asking: send one probe request.",
+            "one probe request that is answered.",
+        )
+    running, waiting = number(page.gauges.get("running", 0.0)), number(page.gauges.get("waiting", 0.0))
+    usage = page.gauges.get("kv_usage")
+    odd = ""
+    if page.gauges.get("running") == 0 and page.gauges.get("waiting_capacity", 0.0) > 0 and usage is not None:
+        odd = f" They wait for capacity with {percent(usage)} of the KV cache used: admission is broken."
+    sure = f"Nothing has moved for {still} with {running} running and {waiting} waiting.{odd}"
+    if stall.certain:
+        return f"{sure} No request has ended either: the engine hangs.", "any token, step or finished request."
+    return (
+        f"{sure} Either the engine hangs, or all clients hung up at once and the gauges are stale (/metrics does not"
+        " say which): send one probe request.",
+        "one probe request that is answered.",
+    )
+
+
+def texts_of_the_past(standing: float) -> tuple[str, str]:
+    """The same of a standstill of so many seconds that is over."""
+    return (
+        f"The engine stood still with work in hand (about {seconds(standing)}) and runs again; the slow requests in"
+        " this window are the ones it held up.",
+        "slow requests outside that stretch.",
+    )

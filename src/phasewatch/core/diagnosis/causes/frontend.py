@@ -1,0 +1,62 @@
+"""Time outside the engine: TTFT - queue - prefill, or e2e - TTFT - decode, is most of what is slow."""
+
+from phasewatch.core.diagnosis.causes._row import Advice, CauseRow, Finding, known
+from phasewatch.core.diagnosis.measures_view import Case
+from phasewatch.core.formatting import seconds
+from phasewatch.core.measures.phases import mean_of
+
+
+def _frontend(case: Case) -> Finding | None:
+    view = case.view
+    late = case.symptom.objective.startswith("e2e")
+    if not late and not case.symptom.objective.startswith("ttft"):
+        return None
+    outside = view.output_lag if late else view.frontend
+    whole = mean_of(view.window, "e2e" if late else "ttft")
+    step = view.numbers.itl_seconds.mean
+    if outside is None or not whole or step is None or outside <= step or view.stepless_with_work:
+        return None
+    # A standing queue's victims have not finished: their wait would look like front end.
+    if not late and view.queued and (view.numbers.queue.expected_wait_seconds or 0.0) >= outside:
+        return None
+    where = "after the first token" if late else "before the first token"
+    return Finding(
+        outside / whole,
+        known(
+            outside_engine_seconds=outside,
+            ttft_mean_seconds=mean_of(view.window, "ttft"),
+            e2e_mean_seconds=mean_of(view.window, "e2e"),
+            queue_mean_seconds=mean_of(view.window, "queue"),
+            prefill_mean_seconds=mean_of(view.window, "prefill"),
+            cpu_cores=view.cpu_cores,
+            itl_mean_seconds=step,
+        ),
+        f"{seconds(outside)} of {seconds(whole)} {where} are spent outside the engine (API server: tokenising, HTTP,"
+        " streaming); queue and prefill do not explain them.",
+        "client-side times that agree with queue + prefill, or an engine that stood still in this window.",
+        at_most="high" if view.cpu_cores is not None and view.cpu_cores >= view.thresholds.busy_core else "medium",
+    )
+
+
+# fmt: off
+CAUSE = CauseRow(
+    verdict="frontend",
+    phase="frontend",
+    look="The front end's part in **Phases**; CPU of the API server, open connections.",
+    rule=_frontend,
+    families=("ttft", "e2e"),
+    needs=("ttft", "queue", "prefill", "itl"),
+    uses=("cpu_seconds",),
+    remedies=(
+        Advice("give the API server more CPU (cores, no throttling) and keep neighbours off it",
+            "tokenising, HTTP and streaming run there", "now", "the engine does not change"),
+        Advice("--api-server-count up", "more processes share the work", "restart",
+            "the engine does not change; process metrics go away", since="0.9.1"),
+        Advice("VLLM_USE_FASTOKENS=1", "a faster tokeniser", "restart", "the engine does not change", since="0.23.0"),
+        Advice("--renderer-num-workers up", "chat templates and tokenising get more threads", "restart",
+            "the engine does not change", since="0.19.0"),
+        Advice("--stream-interval above 1", "fewer chunks to send", "restart", "clients see tokens in small groups",
+            since="0.11.1"),
+    ),
+)
+# fmt: on

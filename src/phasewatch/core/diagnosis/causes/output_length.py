@@ -1,0 +1,45 @@
+"""Answers are long in tokens while every token comes in time."""
+
+from phasewatch.core.diagnosis.causes._row import Advice, CauseRow, Finding, known
+from phasewatch.core.diagnosis.measures_view import Case
+from phasewatch.core.formatting import number, seconds
+
+
+def _output_length(case: Case) -> Finding | None:
+    numbers = case.view.numbers
+    output, itl, e2e = numbers.tokens.output_mean, numbers.itl_seconds.mean, numbers.e2e_seconds.mean
+    if case.missed("ttft", "itl", "tpot") or output is None or itl is None or not e2e or output <= 1:
+        return None
+    pace = numbers.tpot_seconds.mean or itl
+    return Finding(
+        min(1.0, (output - 1) * pace / e2e),
+        known(
+            output_tokens_mean=output,
+            itl_mean_seconds=itl,
+            e2e_mean_seconds=e2e,
+            ttft_mean_seconds=numbers.ttft_seconds.mean,
+        ),
+        f"Answers are {number(output)} tokens long: at {seconds(pace)} a token that alone takes"
+        f" {seconds((output - 1) * pace)}. TTFT and ITL are fine.",
+        "shorter answers that are still slow, or TTFT or ITL over their objectives.",
+    )
+
+
+# fmt: off
+CAUSE = CauseRow(
+    verdict="output_length",
+    phase="answers",
+    look="**Output length** up while **TTFT** and **ITL** are fine.",
+    rule=_output_length,
+    families=("e2e",),
+    needs=("e2e", "itl", "output_length"),
+    uses=("tpot",),
+    remedies=(
+        Advice("ask for fewer sentences, or less thinking, in the prompt", "time grows with every generated token",
+            "now", "TTFT and ITL do not change"),
+        Advice("stream the answer", "users read while it is written", "now", "TTFT and ITL do not change"),
+        Advice("a smaller or faster model", "every token costs less", "capacity", "TTFT improves as well"),
+        Advice("max_tokens", "a hard end; the blunt one: answers are cut", "now", "TTFT and ITL do not change"),
+    ),
+)
+# fmt: on

@@ -1,0 +1,67 @@
+"""First tokens are slow because their own prompts take long to compute."""
+
+from phasewatch.core.diagnosis.causes._remedies import MORE_BATCHED_TOKENS, SAME_PREFIXES, SHORTER_PROMPTS
+from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
+from phasewatch.core.diagnosis.measures_view import Case
+from phasewatch.core.formatting import number, percent, seconds
+from phasewatch.core.measures.phases import mean_of
+
+
+def long_prompts(case: Case) -> Finding | None:
+    view = case.view
+    share, tokens, parts = view.ttft_share("prefill"), view.numbers.tokens, view.ttft_parts
+    # Of those who gave up or still wait, the first tokens of the others say nothing.
+    if share is None or parts["prefill"] < max(parts.values()) or not case.symptom.objective.startswith("ttft"):
+        return None
+    # Many computed tokens a request: prefill has more tokens to work on than decode.
+    if case.cold or not view.prompt_heavy:
+        return None
+    # Alone on the engine, the same tokens took less time before: length is not why.
+    before = case.past.seconds_per_prompt_token if view.running_max <= 1 else None
+    slowed = before and tokens.prefill_speed and view.thresholds.symptom_ratio * before * tokens.prefill_speed < 1
+    return Finding(
+        share,
+        known(
+            prefill_mean_seconds=parts["prefill"],
+            prefill_share_of_ttft=share,
+            queue_mean_seconds=mean_of(view.window, "queue"),
+            computed_prompt_tokens_mean=tokens.computed_prompt_mean,
+            prompt_tokens_mean=tokens.prompt_mean,
+            prefix_hit_ratio=tokens.prefix_hit_ratio,
+            prefill_speed_tokens_per_second=tokens.prefill_speed,
+            prefill_time_ratio=view.numbers.prefill_time_ratio,
+        ),
+        f"Prefill accounts for {seconds(parts['prefill'])} of TTFT ({percent(share)}):"
+        f" {number(tokens.computed_prompt_mean)} prompt tokens a request are computed"
+        f"{'' if tokens.prefill_speed is None else f' at {number(tokens.prefill_speed)} tokens/s'}."
+        + (
+            f" With one request running, this engine computed {number(1 / before)} tokens/s before: the prompts' length"
+            " is not why (clocks and power states after pauses, a busy host)."
+            if slowed and before
+            else ""
+        ),
+        "queue time above prefill time, or few computed tokens a request.",
+        at_most="low" if slowed else "high",
+    )
+
+
+CAUSE = CauseRow(
+    verdict="prefill_long_prompts",
+    phase="prefill",
+    look="**Prompt length** up and prefill the largest of the **Phases**; the queue is small.",
+    rule=long_prompts,
+    families=TTFT,
+    needs=("ttft", "prefill", "prompt_tokens"),
+    uses=("queue",),
+    remedies=(
+        SHORTER_PROMPTS,
+        SAME_PREFIXES,
+        MORE_BATCHED_TOKENS,
+        Advice(
+            "more compute: a faster card, tensor parallel, or prefill replicas of their own",
+            "prefill is bound by compute",
+            "capacity",
+            "decode gains little",
+        ),
+    ),
+)

@@ -1,0 +1,29 @@
+"""One engine is slower than its peers at equal traffic (proof: peers.compare)."""
+
+from phasewatch.core.diagnosis.causes._row import Advice, CauseRow
+from phasewatch.core.formatting import number, seconds
+
+REFUTED_BY = "traffic, prompts or contexts that differ between the replicas."
+
+
+def summary(worst: str, what: str, value: float, usual: float, *, pair: bool) -> str:
+    """what: "a token" or "a first token", which takes `value` seconds and `usual` at the peers' median."""
+    return (
+        f"{'The pair differs: on' if pair else 'On'} {worst} {what} takes {seconds(value)}, {number(value / usual)}"
+        f" times its peers' median ({seconds(usual)}) at equal traffic."
+    )
+
+
+# fmt: off
+CAUSE = CauseRow(
+    verdict="replica_outlier",
+    phase="replicas",
+    look="Engine: this replica against the median of its peers; then its host.",
+    remedies=(
+        Advice("take that replica out of rotation", "its peers do the same work faster", "now",
+            "its load moves to the others"),
+        Advice("compare its host with a peer's: CPU, clocks, neighbours, vLLM version and flags",
+            "equal work at unequal speed is a difference of hosts or settings", "now", "none"),
+    ),
+)
+# fmt: on
