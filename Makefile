@@ -17,7 +17,7 @@ LINTED := src tests tools benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench lint tools browser dashboards rules docs pictures grafana-schema lock clean newest-tools
+.PHONY: help demo test bench lint tools browser dashboards runbooks rules docs pictures grafana-schema lock clean newest-tools
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,6 +57,9 @@ dashboards: .venv/.dev ## rewrite grafana/dashboards from tools/dashboards
 
 docs: .venv/.dev ## rewrite docs/metrics.md from the tables in src/phasewatch/core/report
 	$(BIN)/python -m tools.metrics_docs
+
+runbooks: .venv/.dev ## rewrite the remedies in config/runbooks/verdicts from the causes' rows
+	$(BIN)/python -m tools.runbooks
 
 rules: .venv/.dev ## rewrite config/prometheus/rules from tools/alerts
 	$(BIN)/python -m tools.alerts

@@ -13,11 +13,14 @@ import pytest
 import typer
 
 from phasewatch.cli import app
-from phasewatch.core.diagnosis.remedies import REMEDIES
-from phasewatch.core.diagnosis.verdicts import VERDICTS
+from phasewatch.core.diagnosis.causes import CAUSES
+from phasewatch.core.diagnosis.causes._row import CauseRow
+from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICTS
 from phasewatch.core.measures.histogram import increase, mean
+from phasewatch.core.model import Remedy
 from phasewatch.core.pages.exposition import parse
 from support import ROOT, captures_folder
+from tools.runbooks import BEGIN, END, MissingMarksError, files, listed, with_remedies
 
 RUNBOOKS = ROOT / "config" / "runbooks" / "verdicts"
 HEADINGS = ["Meaning", "Impact", "Confirm", "Change", "Worked?"]
@@ -32,7 +35,6 @@ KNOWN_FLAGS = {
     "--query-compute-apps": "nvidia-smi's",
     "--format": "nvidia-smi's as well as ours",
 }
-WHEN = {"now": "now", "restart": "with a restart", "capacity": "more capacity"}
 
 
 def text_of(verdict: str) -> str:
@@ -79,21 +81,33 @@ def test_a_runbook_has_the_five_headings_in_order_and_fits_two_screens(verdict: 
     assert max(map(len, text.splitlines())) <= 180, "the helper is the longest line"
 
 
-@pytest.mark.parametrize("verdict", REMEDIES)
-def test_every_remedy_stands_in_its_runbook_in_order(verdict: str) -> None:
-    items = re.split(r"^\d+\. ", sections(verdict)["Change"], flags=re.MULTILINE)[1:]
-    assert len(items) == len(REMEDIES[verdict])
-    for item, remedy in zip(items, REMEDIES[verdict], strict=True):
-        since = f", vLLM {remedy.since} on" if remedy.since else ""
-        until = f", until {remedy.until}" if remedy.until else ""
-        shown = one_line(item)
-        assert shown.startswith(f"**{remedy.change}** ({WHEN[remedy.when]}{since}{until}).")
-        assert remedy.why.lower() in shown.lower()
-        assert remedy.side_effect == "none" or remedy.side_effect.lower() in shown.lower()
+@pytest.mark.parametrize("row", CAUSES, ids=lambda row: row.verdict)
+def test_the_remedies_in_a_runbook_are_those_of_its_row(row: CauseRow) -> None:
+    path = RUNBOOKS / f"{row.verdict}.md"
+    assert path.read_text() == files()[path], "`make runbooks` writes them anew"
+    assert listed(row.remedies) in sections(row.verdict)["Change"]
+    for advice in row.remedies:
+        shown = one_line(listed([advice]))
+        assert shown.startswith(f"1. **{advice.change}** (")
+        assert advice.why.lower() in shown.lower()
+        assert advice.since is None or f"vLLM {advice.since} on" in shown
+        assert advice.side_effect == "none" or f"Side effect: {advice.side_effect}." in shown
 
 
-def test_every_verdict_but_healthy_and_unknown_has_remedies() -> None:
-    assert set(VERDICTS) - set(REMEDIES) == {"healthy", "unknown"}
+def test_only_what_stands_between_the_marks_is_rewritten() -> None:
+    before = f"# x\n\n## Change\n\n{BEGIN}\n1. what was there\n{END}\n\n- by hand\n"
+    remedy = Remedy("--flag up", "it helps", "restart", "costs more", since="0.9.1")
+    after = with_remedies(before, [remedy])
+    item = "1. **--flag up** (with a restart, vLLM 0.9.1 on). It helps. Side effect: costs more."
+    assert after == before.replace("1. what was there", item)
+    assert with_remedies(after, [remedy]) == after
+
+
+def test_a_runbook_without_a_place_for_its_remedies_is_named(tmp_path: Path) -> None:
+    for path in RUNBOOKS.glob("*.md"):
+        (tmp_path / path.name).write_text(path.read_text().replace(END, ""))
+    with pytest.raises(MissingMarksError, match=r"engine_stalled\.md: no lines"):
+        files(tmp_path)
 
 
 def flags_of(text: str) -> set[str]:
