@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phasewatch.core.diagnosis.causes._row import Phase
-from phasewatch.core.diagnosis.verdicts import VERDICT_ROWS
+from phasewatch.core.diagnosis.verdicts import VERDICT_TABLE
 from tools.dashboards.queries import STATE_NUMBERS, VERDICT_NUMBERS
 
 BLUE, ORANGE, SKY, GREEN = "#0072B2", "#E69F00", "#56B4E9", "#009E73"
@@ -66,7 +66,7 @@ _STATES = {"serving": "#DDDDDD", "down": "#555555", "stale": "#777777", "no_engi
 
 TIMELINE: Mapping[int, tuple[str, str]] = {
     **{number: (state, _STATES.get(state, "#BBBBBB")) for state, number in STATE_NUMBERS.items()},
-    **{VERDICT_NUMBERS[row.verdict]: (row.verdict, PHASE_COLOURS[row.phase]) for row in VERDICT_ROWS},
+    **{VERDICT_NUMBERS[row.verdict]: (row.verdict, PHASE_COLOURS[row.phase]) for row in VERDICT_TABLE},
 }
 MET: Mapping[int, tuple[str, str]] = {0: ("met", "#BFD3E6"), 1: ("missed", ORANGE), 2: ("surely missed", VERMILLION)}
 UP: Mapping[int, tuple[str, str]] = {0: ("down", VERMILLION), 1: ("up", "#BFD3E6")}

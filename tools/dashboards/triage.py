@@ -1,7 +1,7 @@
 """Triage: where an alert links to. From top to bottom: what, where the time goes, what drives it."""
 
 from phasewatch.core.diagnosis.causes._row import VerdictRow
-from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICT_ROWS
+from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICT_TABLE
 from tools.dashboards.looks import TIMELINE
 from tools.dashboards.panels import Dashboard, Panel, Query, Row
 from tools.dashboards.queries import (
@@ -244,7 +244,7 @@ DRIVERS = Row(
         ),
     ),
 )
-VERDICT_TEXTS = Row("What to look at, verdict by verdict", tuple(_text(row) for row in VERDICT_ROWS), collapsed=True)
+VERDICT_TEXTS = Row("What to look at, verdict by verdict", tuple(_text(row) for row in VERDICT_TABLE), collapsed=True)
 
 BOARD = Dashboard(
     uid=TRIAGE,

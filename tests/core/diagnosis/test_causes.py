@@ -7,7 +7,7 @@ import pytest
 from phasewatch.core.diagnosis.causes import CAUSES
 from phasewatch.core.diagnosis.causes._row import CauseRow, VerdictRow
 from phasewatch.core.diagnosis.objectives import family_of
-from phasewatch.core.diagnosis.verdicts import DEMAND, EXPECTED, LIVENESS, REMEDIES, VERDICT_ROWS, VERDICTS
+from phasewatch.core.diagnosis.verdicts import DEMAND, EXPECTED, LIVENESS, REMEDIES, VERDICT_TABLE, VERDICTS
 from phasewatch.core.pages.catalog import CATALOG
 from phasewatch.core.settings import OBJECTIVE_NAMES
 from support import ROOT
@@ -77,7 +77,7 @@ def test_what_only_some_deployments_have_is_never_missing() -> None:
     assert not {name for row in CAUSES for name in row.feature} & set(EXPECTED)
 
 
-@pytest.mark.parametrize("row", VERDICT_ROWS, ids=lambda row: row.verdict)
+@pytest.mark.parametrize("row", VERDICT_TABLE, ids=lambda row: row.verdict)
 def test_a_hint_names_panels_that_the_triage_dashboard_has(row: VerdictRow) -> None:
     assert set(re.findall(r"\*\*(.+?)\*\*", row.look)) <= PANELS
     assert TIMELINE[VERDICT_NUMBERS[row.verdict]] == (row.verdict, PHASE_COLOURS[row.phase])

@@ -17,8 +17,8 @@ UNKNOWN = VerdictRow(
     phase="unknown",
     look="Which signals are missing (phasewatch itself), then **Phases** for the largest part.",
 )
-VERDICT_ROWS: tuple[VerdictRow, ...] = (HEALTHY, UNKNOWN, *CAUSES)
-VERDICTS: tuple[str, ...] = tuple(row.verdict for row in VERDICT_ROWS)
+VERDICT_TABLE: tuple[VerdictRow, ...] = (HEALTHY, UNKNOWN, *CAUSES)
+VERDICTS: tuple[str, ...] = tuple(row.verdict for row in VERDICT_TABLE)
 
 # Judged before everything else, taken at once, true even when the engine no longer counts as serving.
 LIVENESS: tuple[str, ...] = tuple(row.verdict for row in CAUSES if row.liveness)
