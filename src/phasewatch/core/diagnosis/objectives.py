@@ -16,16 +16,21 @@ _ENOUGH_GAPS = 100  # for a mean to be compared: a hundred gaps are a few answer
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One objective against one window. ratio: value / limit (itl_stall: stalled share / 1 %)."""
+    """One objective against one window. most: the value that just meets it, of which ratio is the multiple."""
 
     objective: str
     limit: Limit
     value: Estimate
-    ratio: float
+    most: float
     missed: bool
     surely_missed: bool
     surely_met: bool
     severity: Severity
+
+    @property
+    def ratio(self) -> float:
+        """Value / limit (itl_stall: stalled share / 1 %)."""
+        return self.value.value / self.most
 
     @property
     def symptom(self) -> Symptom:
@@ -64,19 +69,26 @@ def _latency(name: str, window: Window, numbers: Numbers, limit: Limit, threshol
 def _percentile(name: str, value: Estimate, histogram: Histogram, limit: Limit, thresholds: Thresholds) -> Judged:
     """Missed: value over the limit and at least two observations over it: one slow request is no incident."""
     above = count_above(histogram, limit.warning)
-    missed = value.value > limit.warning and round(above.interpolated, 6) >= thresholds.min_over
+    missed = _exceeds(value, limit.warning) and round(above.interpolated, 6) >= thresholds.min_over
     surely = value.low >= limit.warning and above.sure >= thresholds.min_over
-    critical = value.value > limit.critical and _over(histogram, limit.critical) >= thresholds.min_over
+    critical = _exceeds(value, limit.critical) and _over(histogram, limit.critical) >= thresholds.min_over
     return Judged(
         objective=name,
         limit=limit,
         value=value,
-        ratio=value.value / limit.warning,
+        most=limit.warning,
         missed=missed or surely,
         surely_missed=surely,
         surely_met=(value.high is not None and value.high <= limit.warning) or above.possible < thresholds.min_over,
         severity="critical" if critical else "warning",
     )
+
+
+def _exceeds(value: Estimate, limit: float) -> bool:
+    """Where the bounds decide, the value itself is not asked for: it may not be fitted yet."""
+    if value.high is not None and value.high <= limit:
+        return False
+    return value.low > limit or value.value > limit
 
 
 def _over(histogram: Histogram, limit: float) -> float:
@@ -93,7 +105,7 @@ def _mean(name: str, latency: Latency, limit: Limit, thresholds: Thresholds) -> 
         objective=name,
         limit=limit,
         value=Estimate(latency.mean, latency.mean, latency.mean),
-        ratio=latency.mean / limit.warning,
+        most=limit.warning,
         missed=missed,
         surely_missed=missed,
         surely_met=not missed,
@@ -112,7 +124,7 @@ def _stall(window: Window, numbers: Numbers, limit: Limit, thresholds: Threshold
         objective="itl_stall",
         limit=limit,
         value=Estimate(share, share, share),
-        ratio=share / thresholds.stalled_share,
+        most=thresholds.stalled_share,
         missed=missed,
         surely_missed=missed,
         surely_met=not missed,
