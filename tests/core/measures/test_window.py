@@ -1,5 +1,6 @@
 """What changed between pages: baselines, restarts, gauges over time, and several engines as one."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -143,3 +144,50 @@ def test_a_fleet_adds_what_adds_and_leaves_out_what_is_of_one_engine() -> None:
     assert both.increases == {"finished": 18}
     assert both.seconds == 10
     assert fleet_window([]) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 30), st.floats(0, 9), st.booleans()), min_size=1, max_size=12
+    ),
+    st.sampled_from([0, 3]),
+)
+def test_a_window_is_its_last_page_less_its_first_or_its_steps_added_up(
+    grown: list[tuple[int, int, float, bool]], restart: int
+) -> None:
+    pages = [page(0, gauges={"running": 1}, counters={"finished": 7}, ttft=histogram(1, 2, 4))]
+    for at, (fast, slow, seconds, listed) in enumerate(grown, start=1):
+        last = pages[-1]
+        counts, total = last.histograms["ttft"].counts, last.histograms["ttft"].total or 0.0
+        if at == restart:
+            counts, total = (0.0, 0.0, 0.0), 0.0
+        seen = histogram(counts[0] + fast, counts[1] + fast + slow, counts[2] + fast + slow, total=total + seconds)
+        finished = (0.0 if at == restart else last.counters["finished"]) + fast + slow
+        gauges = {"running": float(fast)} if listed else {}
+        pages.append(page(10.0 * at, gauges=gauges, counters={"finished": finished}, ttft=seen))
+    steps = [step(before, after) for before, after in pairwise(pages)]
+    quick, plain = window(steps), window([replace(one, pages=None) for one in steps])
+    assert quick is not None
+    assert plain is not None
+    assert (quick.seconds, quick.restarts, quick.increases) == (plain.seconds, plain.restarts, plain.increases)
+    assert quick.gauges == plain.gauges
+    ours, added = quick.histograms["ttft"], plain.histograms["ttft"]
+    assert (ours.bounds, ours.counts) == (added.bounds, added.counts)
+    assert ours.total == pytest.approx(added.total, abs=1e-9)
+
+
+def test_a_signal_that_was_gone_for_a_page_is_not_taken_from_the_ends() -> None:
+    pages = [page(at, ttft=None if at == 10 else histogram(at, at, at)) for at in (0, 10, 20, 30)]
+    assert over(*pages).histograms["ttft"].count == 10
+
+
+def test_a_window_names_what_it_has_before_anything_is_read() -> None:
+    one = over(
+        page(0, gauges={"running": 2}, ttft=histogram(1, 1, 1)),
+        page(10, gauges={"running": 4}, ttft=histogram(1, 2, 2)),
+    )
+    assert (list(one.histograms), list(one.gauges)) == (["ttft"], ["running"])
+    assert (one.gauges.get("waiting"), one.histograms.get("itl")) == (None, None)
+    assert one.gauges["running"] == GaugeWindow(last=4, mean=3, max=4)
+    with pytest.raises(KeyError):
+        one.gauges["waiting"]
