@@ -142,7 +142,7 @@ def test_the_only_model_on_each_side_is_compared_under_another_name(run: Run, tm
     code, out, err = run("compare", before, after)
     assert code == 0
     assert out.startswith("Better")
-    assert err == "comparing m with m-fp8: the only model on each side that is left\n"
+    assert err == "comparing m with m-fp8: each is the only model left on its side\n"
 
 
 def test_models_on_one_side_only_are_named_and_the_others_compared(run: Run, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_pages_that_cannot_be_read_are_counted_and_left_out(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("make", "code", "says"),
     [
-        (lambda path: "http://127.0.0.1:1", 2, "`phasewatch diagnose http://127.0.0.1:1 --format json > FILE`"),
+        (lambda path: "http://127.0.0.1:1", 2, "phasewatch diagnose http://127.0.0.1:1 --format json > FILE"),
         (lambda path: path / "missing", 3, "no such folder"),
         (lambda path: _file(path, b""), 3, "is empty"),
         (lambda path: _file(path, b"\xff\xfe{"), 3, "not a text file"),
@@ -223,7 +223,7 @@ def test_a_stretch_of_a_document_is_wrong_usage(run: Run, tmp_path: Path) -> Non
     for option, value in (("--window", "30s"), ("--after-at", "30")):
         code, _, err = run("compare", good, document, option, value)
         assert code == 2
-        assert f"{option} picks a stretch of a recording" in err
+        assert f"{option} applies to recordings only" in err
 
 
 def test_a_recording_that_is_all_warm_up_says_so(run: Run, tmp_path: Path) -> None:

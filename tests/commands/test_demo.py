@@ -79,7 +79,7 @@ def test_only_the_replicas_are_served_where_that_is_asked_for() -> None:
     ("more", "told"),
     [
         (["--fleet-only", "127.0.0.1"], "phasewatch: "),
-        (["--fleet-only", "127.0.0.1:0", "--web.listen-address", "127.0.0.1:0"], "no meaning with --fleet-only"),
+        (["--fleet-only", "127.0.0.1:0", "--web.listen-address", "127.0.0.1:0"], "does not go with --fleet-only"),
     ],
 )
 def test_a_fleet_that_cannot_be_served_is_told_in_a_line(more: list[str], told: str) -> None:

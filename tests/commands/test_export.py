@@ -183,7 +183,7 @@ def test_a_file_that_says_something_else_is_kept_unless_forced(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["export", "rules", "--label", "a=b"], "no meaning without --format kubernetes"),
+        (["export", "rules", "--label", "a=b"], "--label needs --format kubernetes"),
         (["export", "rules", "--format", "kubernetes", "--label", "ab"], "NAME=VALUE"),
     ],
 )

@@ -65,4 +65,4 @@ def test_a_recording_of_our_own_keeps_its_time(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_unix_start_means_nothing_to_other_formats(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["replay", str(captures / "idle"), "--unix-start", "5"]) == 2
-    assert "--unix-start has no meaning without" in capsys.readouterr().err
+    assert "--unix-start needs --format openmetrics" in capsys.readouterr().err

@@ -73,11 +73,13 @@ def _side(
 ) -> Side:
     path = Path(text)
     if "://" in text:
-        raise CommandError(f"{text}: compare reads what was kept: `phasewatch diagnose {text} --format json > FILE`")
+        raise CommandError(
+            f"{text}: compare reads files; write one with: phasewatch diagnose {text} --format json > FILE"
+        )
     if path.is_file():
         if at is not None or length is not None:
             used = option if at is not None else "--window"
-            raise CommandError(f"{used} picks a stretch of a recording; {text} is a document and has one window")
+            raise CommandError(f"{used} applies to recordings only, and {text} is a document; remove it")
         try:
             models = read_document(path)
         except DocumentError as error:
@@ -154,7 +156,7 @@ def _pairs(before: Side, after: Side) -> Sequence[tuple[ModelKey, ModelKey]]:
     pairs = [(key, key) for key in before.models if key in after.models]
     left = [[key for key in one.models if (key, key) not in pairs] for one in (before, after)]
     if len(left[0]) == len(left[1]) == 1:
-        note(f"comparing {named(left[0][0])} with {named(left[1][0])}: the only model on each side that is left")
+        note(f"comparing {named(left[0][0])} with {named(left[1][0])}: each is the only model left on its side")
         return [*pairs, (left[0][0], left[1][0])]
     for side, keys in zip((before, after), left, strict=True):
         for key in keys:

@@ -65,7 +65,9 @@ def command(
     elif listen is None:
         _fleet(duration, fleet_only)
     else:
-        raise typer.BadParameter("--web.listen-address has no meaning with --fleet-only: no phasewatch is run")
+        raise typer.BadParameter(
+            "--web.listen-address does not go with --fleet-only, which runs no phasewatch; remove it"
+        )
 
 
 def _watched(duration: float | None, listen: str | None) -> None:

@@ -58,7 +58,7 @@ def command(
     histories = [(text, source) for text, source in named if isinstance(source, History)]
     targets = unique([source for _, source in named if isinstance(source, Target)])
     if at is not None and not histories:
-        raise CommandError("--at picks a moment of a recording, and no source is one; leave it out")
+        raise CommandError("--at applies to recordings only, and no source is one; remove it")
     fleets = [_recorded(text, history, recorded, at, len(histories) > 1) for text, history in histories]
     if targets:
         fleets.append(_watched(targets, live, duration, interval, alone=not histories))

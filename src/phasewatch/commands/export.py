@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Prints the path of each file. Never writes over a file with other contents, unless with --force."""
     if label and format != "kubernetes":
-        raise CommandError("--label has no meaning without --format kubernetes")
+        raise CommandError("--label needs --format kubernetes; remove it")
     written = dict(_manifests(what, _labels(label)) if format == "kubernetes" else _files(what))
     changed = [path for path, text in written.items() if _differs(out / path, text)]
     if changed and not force:

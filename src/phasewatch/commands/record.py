@@ -35,7 +35,7 @@ def command(
             note(f"{name}: first scrape recorded")
 
     often, long = format_duration(interval), format_duration(duration)
-    note(f"recording {len(targets)} target(s) to {out} every {often} for {long} (Ctrl-C ends it and keeps it)")
+    note(f"recording {len(targets)} target(s) to {out} every {often} for {long} (Ctrl-C ends it early)")
     try:
         record(targets, out, interval, duration, progress)
     except RecordingError as error:

@@ -77,10 +77,10 @@ def command(
     for_reading |= {"--objective": objective or None, "--unix-start": unix_start}
     misplaced = next((n for n, v in (for_reading if serve else for_serving).items() if v is not None), None)
     if misplaced:
-        raise typer.BadParameter(f"{misplaced} has no meaning {'with' if serve else 'without'} --serve")
+        raise typer.BadParameter(f"{misplaced} {'does not go with' if serve else 'needs'} --serve; remove it")
     row = FORMATS[format or "jsonl"]
     if unix_start is not None and row.series is None:
-        raise typer.BadParameter("--unix-start has no meaning without --format openmetrics")
+        raise typer.BadParameter("--unix-start needs --format openmetrics; remove it")
     recording = recording_of(path)
     if serve:
         _serve(recording, listen or "127.0.0.1:0", loop, speed or 1.0)

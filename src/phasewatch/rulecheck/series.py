@@ -166,7 +166,7 @@ class Known:
             more = " in spite of its name" if plain.endswith("_total") else ""
             return f"{name} is a {family.kind}{more} and has no series of its own; use {_either(family.names)}"
         if plain in self._by_name:
-            return f"{name} does not exist; vLLM's page says {plain}"
+            return f"{name} does not exist; vLLM exposes {plain}"
         for suffix in ("", "_bucket", "_sum", "_count"):
             base = plain.removesuffix(suffix) if suffix else plain
             if f"{base}_total" in self._families:

@@ -55,8 +55,7 @@ def _between(least: float, most: float) -> AfterValidator:
     def checked(seconds: float) -> float:
         if not least <= seconds <= most:
             raise ValueError(
-                f"{format_duration(seconds)} is not between {format_duration(least)} and {format_duration(most)};"
-                " write a duration within"
+                f"{format_duration(seconds)} is out of range; use {format_duration(least)} to {format_duration(most)}"
             )
         return seconds
 
