@@ -155,7 +155,7 @@ def test_one_engine_is_a_block_with_everything_needed_to_act() -> None:
         "TTFT  4.12 s (2.5-5)",
         "front end       -  unknown",
         "2 running, 14 waiting",
-        "7.1 % of 24,576 tokens",
+        "7.1 % in use, 24,576 tokens in all",
         "do first:    shed load: reject or redirect requests (now). Arrivals are above",
         "then:        raise --max-num-seqs from 2 (with a restart, vLLM 0.8.5 on).",
         "Decode: ITL rises with the batch.",

@@ -12,24 +12,23 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from phasewatch.core.formatting import figures, number, percent, seconds
+from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import (
     Cause,
     EngineReport,
     Estimate,
     Fleet,
-    KvCache,
     Latency,
     ModelReport,
     Numbers,
     Phases,
-    Queue,
     Remedy,
     Symptom,
     TargetReport,
-    Tokens,
 )
 from phasewatch.core.report.document import engine_order
+from phasewatch.core.report.measure_table import LATENCIES, PHASES
+from phasewatch.core.report.said import PERCENTILES, facts
 
 UNKNOWN = "-"  # in a table
 # Times above this are Unix time (2001 and later), below it a recording's own seconds.
@@ -164,16 +163,7 @@ def grid(*columns: str) -> Table:
 # --- blocks: what diagnose shows ---------------------------------------------------------------------------------
 
 _BAR = 20
-# When the KV cache will be full in more seconds than this, it is no news.
-_FAR = 3600.0
-
-_LATENCIES = (("TTFT", "ttft_seconds"), ("ITL", "itl_seconds"), ("TPOT", "tpot_seconds"), ("e2e", "e2e_seconds"))
-_PHASES = (
-    ("queue", "queue", "yellow"),
-    ("prefill", "prefill", "blue"),
-    ("decode", "decode", "magenta"),
-    ("front end", "frontend", "cyan"),
-)
+_PHASE_STYLES = {"queue": "yellow", "prefill": "blue", "decode": "magenta", "frontend": "cyan"}
 _REMEDY_WHEN = {"now": "now", "restart": "with a restart", "capacity": "more capacity"}
 
 
@@ -255,11 +245,11 @@ def _symptom(symptom: Symptom) -> str:
 
 
 def _numbers(numbers: Numbers) -> Iterator[RenderableType]:
-    table = grid("", "p50", "p90", "p99", "mean", "count")
-    for label, field in _LATENCIES:
-        latency: Latency = getattr(numbers, field)
+    table = grid("", *PERCENTILES, "mean", "count")
+    for signal, label, _ in LATENCIES:
+        latency: Latency = getattr(numbers, f"{signal}_seconds")
         if latency.count or latency.mean is not None:
-            cells = [estimate(e) for e in (latency.p50, latency.p90, latency.p99)]
+            cells = [estimate(getattr(latency, percentile)) for percentile in PERCENTILES]
             table.add_row(label, *cells, _cell(seconds, latency.mean), number(latency.count))
     if table.row_count:
         yield table
@@ -269,23 +259,21 @@ def _numbers(numbers: Numbers) -> Iterator[RenderableType]:
     if phases:
         yield Text(" ")
         yield phases
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column()
-    rows = (("queue", _queue(numbers.queue)), ("KV cache", _kv(numbers.kv_cache)), ("tokens", _tokens(numbers.tokens)))
-    for label, text in rows:
-        if text:
-            facts.add_row(label, text)
-    if facts.row_count:
+    told = Table.grid(padding=(0, 2))
+    told.add_column(style="dim", no_wrap=True)
+    told.add_column()
+    for label, text in facts(numbers):
+        told.add_row(label, text)
+    if told.row_count:
         yield Text(" ")
-        yield facts
+        yield told
 
 
 class _Phases:
     """Where the time of finished requests went, with a bar a phase."""
 
     def __init__(self, phases: Phases) -> None:
-        self.rows = [(label, getattr(phases, field), style) for label, field, style in _PHASES]
+        self.rows = [(label, getattr(phases, phase), _PHASE_STYLES[phase]) for phase, label in PHASES]
 
     def __bool__(self) -> bool:
         return any(phase.mean_seconds is not None for _, phase, _ in self.rows)
@@ -306,41 +294,6 @@ class _Phases:
 
 def _join(parts: Iterable[str | None]) -> str:
     return ", ".join(part for part in parts if part)
-
-
-def _queue(queue: Queue) -> str:
-    grows = queue.growth_per_second
-    wait = queue.expected_wait_seconds
-    return _join((
-        f"{number(queue.running)} running" if queue.running is not None else None,
-        f"{number(queue.waiting)} waiting" if queue.waiting is not None else None,
-        f"{grows:+.2f}/s" if grows is not None and abs(grows) >= 0.005 else None,
-        f"{number(queue.waiting_deferred)} deferred" if queue.waiting_deferred else None,
-        f"expected wait {'over ' if queue.expected_wait_censored else ''}{seconds(wait)}" if wait else None,
-        f"{figures(queue.arrivals_per_second)}/s arrive" if queue.arrivals_per_second is not None else None,
-        f"{figures(queue.admissions_per_second)}/s admitted" if queue.admissions_per_second is not None else None,
-        f"{percent(queue.gave_up_ratio)} gave up" if queue.gave_up_ratio else None,
-        f"{figures(queue.failed_per_second)}/s fail" if queue.failed_per_second else None,
-    ))  # fmt: skip
-
-
-def _kv(kv: KvCache) -> str:
-    capacity = f" of {number(kv.capacity_tokens)} tokens" if kv.capacity_tokens is not None else " in use"
-    full = kv.time_to_full_seconds
-    return _join((
-        f"{percent(kv.usage_ratio)}{capacity}" if kv.usage_ratio is not None else None,
-        f"{figures(kv.preemptions_per_second)} preemptions/s" if kv.preemptions_per_second else None,
-        f"full in {seconds(full)}" if full is not None and full < _FAR else None,
-    ))  # fmt: skip
-
-
-def _tokens(tokens: Tokens) -> str:
-    return _join((
-        f"prompt {number(round(tokens.prompt_mean))}" if tokens.prompt_mean is not None else None,
-        f"answer {number(round(tokens.output_mean))}" if tokens.output_mean is not None else None,
-        f"{figures(tokens.generation_per_second)}/s generated" if tokens.generation_per_second is not None else None,
-        f"prefix hits {percent(tokens.prefix_hit_ratio)}" if tokens.prefix_hit_ratio is not None else None,
-    ))  # fmt: skip
 
 
 def _actions(engine: EngineReport, advised: dict[tuple[Remedy, ...], str]) -> Iterator[RenderableType]:

@@ -36,7 +36,7 @@ class Still(Service):
         """Never began."""
 
     def show(self, fleet: Fleet, age: float = 2.0) -> None:
-        self.round = Round(fleet, self.settings.objectives, "0.0.1", time.time() - age - fleet.at, time.time())
+        self.round = Round(fleet, self.settings, "0.0.1", time.time() - age - fleet.at)
         self.ready = True
 
 

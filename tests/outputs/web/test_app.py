@@ -123,7 +123,9 @@ def test_a_mistake_of_ours_is_json_too_and_costs_one_answer(still: Still, caplog
     assert get(still, "/-/healthy").status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/-/ready", "/api/v1/fleet", "/static/page.js"])
+@pytest.mark.parametrize(
+    "path", ["/", "/metrics", "/-/healthy", "/-/ready", "/api/v1/fleet", "/api/v1/vocabulary", "/static/page.js"]
+)
 def test_head_is_get_without_the_body(still: Still, path: str) -> None:
     still.show(SERVING)
     head = requests.head(still.url + path, timeout=10)

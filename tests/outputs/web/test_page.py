@@ -56,8 +56,9 @@ def test_an_incident_shows_verdict_confidence_summary_and_what_to_do_first(view:
     slow = cards.first
     for text in (
         "queue batch limit", "confidence high", CAUSE.summary, "First: shed load", "demand is above capacity",
-        "9.7 s", "(7.5\u201310)", "≤ 10 ms", "> 2.13 h", "64 running, 31 waiting, +0.4/s, expected wait 4.5 s",
-        "42 % of 120,000 tokens",
+        "9.7 s", "(7.5\u201310)", "≤ 10 ms", "> 2.13 h",
+        "64 running, 31 waiting, +0.4/s, 2 deferred, expected wait 4.5 s",
+        "42 % in use, 120,000 tokens in all",
         "queue 2.8 s · 31 %", "prefill 500 ms · 5.0 %", "decode 5.6 s · 62 %", "front end 100 ms · 2.0 %",
     ):  # fmt: skip
         expect(slow).to_contain_text(text)

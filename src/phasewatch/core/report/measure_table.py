@@ -99,11 +99,7 @@ class Measure:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, numbers: Numbers) -> Any:
-        """Its value; None as soon as a part of the path is None."""
-        value: Any = numbers
-        for name in self.path.split("."):
-            value = None if value is None else getattr(value, name)
-        return value
+        return value_at(numbers, self.path)
 
     @property
     def vllm(self) -> tuple[str, ...]:
@@ -112,8 +108,26 @@ class Measure:
         return tuple(dict.fromkeys(f"vllm:{row.names[0]}" if row.prefixed else row.names[0] for row in rows))
 
 
+def value_at(numbers: Numbers, path: str) -> Any:
+    """None as soon as a part of the path is None."""
+    value: Any = numbers
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
+
+
 def _row(name: str, path: str, unit: Unit, signals: str, merge: Merge, what: str, said: Said | None = None) -> Measure:
     return Measure(name, path, unit, tuple(signals.split()), merge, what, said)
+
+
+def _once(name: str, path: str, unit: Unit, signals: str, merge: Merge, what: str, said: Said | None) -> Measure:
+    """A gauge that is the same in every window."""
+    return replace(_row(name, path, unit, signals, merge, what, said), exported="once")
+
+
+def _shown(name: str, path: str, unit: Unit, signals: str, merge: Merge, what: str) -> Measure:
+    """In the document only."""
+    return replace(_row(name, path, unit, signals, merge, what), exported="no")
 
 
 # --- latencies ---------------------------------------------------------------------------------------------------
@@ -173,15 +187,21 @@ def _phases() -> Iterable[Measure]:
 
 # --- the rest ----------------------------------------------------------------------------------------------------
 
-_SOME = 5e-324  # above zero
+_SOME = 5e-324  # the least above zero
 _TREND = 0.005  # a change that shows in two decimals
 _FAR = 3600.0  # a KV cache full in more seconds than this is no news
 
-_WINDOWED: tuple[Measure, ...] = (
+_NUMBERS: tuple[Measure, ...] = (
     _row("itl_stalled_ratio", "itl_stalled_ratio", "ratio", "itl", POOLED,
          "Share of the streaming time in gaps longer than the limit of the objective itl_stall"),
+    _once("running_requests", "queue.running", "requests", "running", SUM, "Requests in the engine's batch",
+          Said("{} running")),
+    _once("waiting_requests", "queue.waiting", "requests", "waiting", SUM, "Requests waiting to be scheduled",
+          Said("{} waiting")),
     _row("queue_growth_requests_per_second", "queue.growth_per_second", "per_second", "waiting waiting_capacity", SUM,
          "Slope of the waiting requests (of those waiting for capacity, where vLLM tells)", Said("{+}/s", _TREND)),
+    _once("waiting_deferred_requests", "queue.waiting_deferred", "requests", "waiting_deferred", SUM,
+          "Requests waiting for something other than capacity", Said("{} deferred", _SOME)),
     _row("expected_wait_seconds", "queue.expected_wait_seconds", "seconds", "waiting waiting_capacity ttft", POOLED,
          "Expected queue time of a new request: waiting / admissions per second",
          Said("expected wait {}", _SOME, bound="queue.expected_wait_censored")),
@@ -197,18 +217,28 @@ _WINDOWED: tuple[Measure, ...] = (
          BY_ANSWERS, "Share of the requests whose client disconnected before the first token"),
     _row("failed_requests_per_second", "queue.failed_per_second", "per_second", "http_5xx finished_error rejections",
          POOLED, "Requests that failed (5xx, error finishes, rejections), a second", Said("{}/s fail", _SOME)),
+    _once("kv_cache_usage_ratio", "kv_cache.usage_ratio", "ratio", "kv_usage", MOST, "Share of the KV cache in use",
+          Said("{} in use")),
+    _once("kv_cache_capacity_tokens", "kv_cache.capacity_tokens", "tokens", "kv_capacity_tokens", SUM,
+          "Tokens that the KV cache holds", Said("{} tokens in all")),
     _row("preemptions_per_second", "kv_cache.preemptions_per_second", "per_second", "preemptions", POOLED,
          "Running requests preempted because the KV cache was full, a second", Said("{} preemptions/s", _SOME)),
     _row("kv_cache_time_to_full_seconds", "kv_cache.time_to_full_seconds", "seconds", "kv_usage", LEAST,
          "Time until the KV cache is full at the rate at which it filled", Said("full in {}", most=_FAR)),
     _row("prompt_tokens_mean", "tokens.prompt_mean", "tokens", "prompt_length prompt_tokens", POOLED,
          "Prompt tokens a request, mean", Said("prompt {}")),
+    _shown("computed_prompt_tokens_mean", "tokens.computed_prompt_mean", "tokens",
+           "computed_prompt_tokens prompt_tokens prefix_hits ttft", POOLED, "Computed prompt tokens a request, mean"),
     _row("output_tokens_mean", "tokens.output_mean", "tokens", "output_length", POOLED,
          "Output tokens a finished request, mean", Said("answer {}")),
-    _row("generation_tokens_per_second", "tokens.generation_per_second", "per_second", "generation_tokens", POOLED,
-         "Output tokens a second", Said("{}/s generated")),
+    _shown("context_tokens_mean", "tokens.context_mean", "tokens", "prompt_length output_length", POOLED,
+           "Mean prompt plus half of the mean output"),
     _row("prompt_tokens_per_second", "tokens.prompt_per_second", "per_second", "prompt_tokens", POOLED,
          "Prompt tokens a second, those from the prefix cache included"),
+    _shown("computed_prompt_tokens_per_second", "tokens.computed_prompt_per_second", "per_second",
+           "computed_prompt_tokens prompt_tokens prefix_hits", POOLED, "Prompt tokens computed by prefill, a second"),
+    _row("generation_tokens_per_second", "tokens.generation_per_second", "per_second", "generation_tokens", POOLED,
+         "Output tokens a second", Said("{}/s generated")),
     _row("prefix_cache_hit_ratio", "tokens.prefix_hit_ratio", "ratio", "prefix_hits prefix_queries", POOLED,
          "Share of the prompt tokens found in the prefix cache", Said("prefix hits {}")),
     _row("prefill_speed_tokens_per_second", "tokens.prefill_speed", "per_second", "computed_prompt_length prefill",
@@ -219,37 +249,11 @@ _WINDOWED: tuple[Measure, ...] = (
          "Prefill's share of the engine's time"),
     _row("speculation_acceptance_ratio", "speculation.acceptance_ratio", "ratio",
          "spec_accepted_tokens spec_draft_tokens", POOLED, "Share of the draft tokens that were accepted"),
-)  # fmt: skip
-_ONCE: tuple[Measure, ...] = (
-    _row("running_requests", "queue.running", "requests", "running", SUM, "Requests in the engine's batch",
-         Said("{} running")),
-    _row("waiting_requests", "queue.waiting", "requests", "waiting", SUM, "Requests waiting to be scheduled",
-         Said("{} waiting")),
-    _row("waiting_deferred_requests", "queue.waiting_deferred", "requests", "waiting_deferred", SUM,
-         "Requests waiting for something other than capacity", Said("{} deferred", _SOME)),
-    _row("kv_cache_usage_ratio", "kv_cache.usage_ratio", "ratio", "kv_usage", MOST, "Share of the KV cache in use",
-         Said("{} in use")),
-    _row("kv_cache_capacity_tokens", "kv_cache.capacity_tokens", "tokens", "kv_capacity_tokens", SUM,
-         "Tokens that the KV cache holds", Said("room for {} tokens")),
-)  # fmt: skip
-_DOCUMENT_ONLY: tuple[Measure, ...] = (
-    _row("computed_prompt_tokens_per_second", "tokens.computed_prompt_per_second", "per_second",
-         "computed_prompt_tokens prompt_tokens prefix_hits", POOLED, "Prompt tokens computed by prefill, a second"),
-    _row("computed_prompt_tokens_mean", "tokens.computed_prompt_mean", "tokens",
-         "computed_prompt_tokens prompt_tokens prefix_hits ttft", POOLED, "Computed prompt tokens a first token, mean"),
-    _row("context_tokens_mean", "tokens.context_mean", "tokens", "prompt_length output_length", POOLED,
-         "Mean prompt plus half of the mean output"),
-    _row("speculation_accepted_length_mean", "speculation.mean_accepted_length", "tokens",
-         "spec_accepted_tokens spec_drafts", POOLED, "Tokens that a step with speculation yields, mean"),
+    _shown("speculation_accepted_length_mean", "speculation.mean_accepted_length", "tokens",
+           "spec_accepted_tokens spec_drafts", POOLED, "Tokens that a step with speculation yields, mean"),
 )  # fmt: skip
 
-MEASURES: tuple[Measure, ...] = (
-    *_latencies(),
-    *_phases(),
-    *(replace(measure, exported="once") for measure in _ONCE),
-    *_WINDOWED,
-    *(replace(measure, exported="no") for measure in _DOCUMENT_ONLY),
-)
+MEASURES: tuple[Measure, ...] = (*_latencies(), *_phases(), *_NUMBERS)
 
 
 def merged(pooled: Numbers, own: Sequence[Numbers], parts: Sequence[Window]) -> Numbers:

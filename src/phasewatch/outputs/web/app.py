@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 from phasewatch.core.report.document import SCHEMA
+from phasewatch.core.report.said import vocabulary
 from phasewatch.service.service import Service
 from phasewatch.service.yamlfile import nearest
 
@@ -57,6 +58,11 @@ def create_app(service: Service) -> FastAPI:
         _known_parameters(request, ())
         interval = f"{service.config.scrape.interval:g}"
         return JSONResponse(service.round.document, headers={"Phasewatch-Interval-Seconds": interval})
+
+    @app.api_route("/api/v1/vocabulary", methods=READ)
+    async def words(request: Request) -> JSONResponse:
+        _known_parameters(request, ())
+        return JSONResponse(vocabulary())
 
     @app.api_route("/api/v1/engines", methods=READ)
     async def engines(request: Request) -> JSONResponse:

@@ -1,10 +1,8 @@
 // The document's engines, models and targets as elements. Every text goes in as text, never as HTML:
 // model names, targets and errors come from outside.
 
-import { clock, estimate, evidence, number, ratio, seconds, UNKNOWN, words } from "./text.js";
+import { clock, estimate, evidence, number, ratio, say, seconds, UNKNOWN, vocabulary, words } from "./text.js";
 
-const LATENCIES = [["TTFT", "ttft_seconds"], ["ITL", "itl_seconds"], ["TPOT", "tpot_seconds"], ["e2e", "e2e_seconds"]];
-const PHASES = [["queue", "queue"], ["prefill", "prefill"], ["decode", "decode"], ["frontend", "front end"]];
 const STATES = {
   idle: "no requests in the window, so there is nothing to judge",
   warming_up: "not enough pages for a judgement yet",
@@ -57,59 +55,39 @@ function first(cause) {
 }
 
 function latencies(block) {
-  const rows = LATENCIES.filter(([, key]) => block[key]?.count).map(([name, key]) =>
-    el("tr", {}, el("th", { scope: "row" }, name),
-      ...["p50", "p90", "p99"].map((percentile) => {
+  const { latencies: known, percentiles } = vocabulary;
+  const rows = known.filter(({ key }) => block[key]?.count).map(({ key, label }) =>
+    el("tr", {}, el("th", { scope: "row" }, label),
+      ...percentiles.map((percentile) => {
         const [value, bounds] = estimate(block[key][percentile]);
         return el("td", {}, value, bounds && el("small", {}, bounds));
       }),
       el("td", {}, number(block[key].count))));
   if (rows.length === 0) return null;
-  const head = el("tr", {}, ...["", "p50", "p90", "p99", "count"].map((title) => el("th", { scope: "col" }, title)));
+  const head = el("tr", {}, ...["", ...percentiles, "count"].map((title) => el("th", { scope: "col" }, title)));
   return el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
 }
 
 function phases(block) {
-  const known = PHASES.filter(([key]) => block[key]?.mean_seconds != null);
+  const known = vocabulary.phases.filter(({ key }) => block[key]?.mean_seconds != null);
   if (known.length === 0) return null;
   const bar = el("div", { class: "bar", "aria-hidden": "true" });
   const legend = el("ul", { class: "legend", "aria-label": "Mean time a finished request spends in each phase" });
-  for (const [key, name] of known) {
+  for (const { key, label } of known) {
     const { mean_seconds: mean, share } = block[key];
     if (share > 0) {
       const part = el("i", { class: key });
       part.style.flexGrow = share;
       bar.append(part);
     }
-    legend.append(el("li", {}, el("i", { class: key }), `${name} ${seconds(mean)}`, share == null ? "" : ` · ${ratio(share)}`));
+    legend.append(el("li", {}, el("i", { class: key }), `${label} ${seconds(mean)}`, share == null ? "" : ` · ${ratio(share)}`));
   }
   return el("div", {}, bar, legend);
 }
 
 function facts(engine) {
-  const { queue, kv_cache: kv, tokens } = engine;
-  const rows = [
-    ["Queue", [
-      queue.running != null && `${number(queue.running)} running`,
-      queue.waiting != null && `${number(queue.waiting)} waiting`,
-      Math.abs(queue.growth_per_second ?? 0) >= 0.005 && `${queue.growth_per_second > 0 ? "+" : ""}${number(queue.growth_per_second)}/s`,
-      queue.expected_wait_seconds && `expected wait ${queue.expected_wait_censored ? "over " : ""}${seconds(queue.expected_wait_seconds)}`,
-      queue.gave_up_ratio > 0 && `${ratio(queue.gave_up_ratio)} gave up`,
-      queue.failed_per_second > 0 && `${number(queue.failed_per_second)}/s fail`,
-    ]],
-    ["KV cache", [
-      kv.usage_ratio != null && `${ratio(kv.usage_ratio)}${kv.capacity_tokens == null ? " used" : ` of ${number(kv.capacity_tokens)} tokens`}`,
-      kv.preemptions_per_second > 0 && `${number(kv.preemptions_per_second)} preemptions/s`,
-      kv.time_to_full_seconds != null && `full in ${seconds(kv.time_to_full_seconds)}`,
-    ]],
-    ["Tokens", [
-      tokens.generation_per_second != null && `${number(tokens.generation_per_second)}/s generated`,
-      tokens.prompt_mean != null && `prompt ${number(tokens.prompt_mean)}`,
-      tokens.output_mean != null && `answer ${number(tokens.output_mean)}`,
-      tokens.prefix_hit_ratio != null && `prefix hits ${ratio(tokens.prefix_hit_ratio)}`,
-    ]],
-    ["Engine", [engine.version && `vLLM ${engine.version}`, engine.restarts > 0 && `${engine.restarts} restarts seen`]],
-  ];
+  const rows = vocabulary.groups.map(({ label, numbers }) => [label, numbers.map((one) => say(one, engine))]);
+  rows.push(["Engine", [engine.restarts > 0 && `${engine.restarts} restarts seen`]]);
   const shown = rows.map(([name, parts]) => [name, parts.filter(Boolean).join(", ")]).filter(([, text]) => text);
   return shown.length ? el("dl", {}, ...shown.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])) : null;
 }

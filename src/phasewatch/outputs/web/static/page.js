@@ -1,7 +1,7 @@
 // Asks for the fleet every few seconds and redraws what has changed.
 
 import { el, engineCard, modelsTable, needsALook, targetCard, targetsTable } from "./cards.js";
-import { clock, seconds, words } from "./text.js";
+import { clock, seconds, vocabulary, words } from "./text.js";
 
 const ASK_SECONDS = 3;
 const PATIENCE_SECONDS = 10;
@@ -94,10 +94,17 @@ function redrawAge() {
   byId("fresh").textContent = age == null ? "" : `evaluated ${clock(at)}, ${Math.max(0, Math.round(age))} s ago`;
 }
 
+async function get(path) {
+  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_SECONDS * 1000) });
+  if (!answer.ok) throw new Error(`status ${answer.status}`);
+  return answer;
+}
+
 async function ask() {
   try {
-    const answer = await fetch("api/v1/fleet", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_SECONDS * 1000) });
-    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    // After an outage it may be another version that answers.
+    if (failure != null || !vocabulary.groups) Object.assign(vocabulary, await (await get("api/v1/vocabulary")).json());
+    const answer = await get("api/v1/fleet");
     const fleet = await answer.json();
     interval = Number(answer.headers.get("Phasewatch-Interval-Seconds")) || interval;
     // The server's own clock on both sides: the browser's may be wrong.

@@ -62,3 +62,18 @@ export function evidence(name, value) {
   if (/_(ratio|share)$/.test(name)) return ratio(value);
   return number(value);
 }
+
+// How the server's table of numbers names and says them; filled once, before the first fleet is drawn.
+export const vocabulary = {};
+
+const at = (row, path) => path.split(".").reduce((value, name) => value?.[name], row);
+const FORMS = { seconds, ratio, tokens: (value) => number(Math.round(value)) };
+
+// One number of an engine's row in its own words; null where it is unknown or not worth a word.
+export function say({ path, unit, text, least, most, bound }, engine) {
+  const value = at(engine, path);
+  if (value == null || Math.abs(value) < least || (most != null && Math.abs(value) > most)) return null;
+  const over = bound && at(engine, bound) ? "over " : "";
+  const sign = value > 0 ? "+" : "";
+  return text.replace("{+}", sign + number(value)).replace("{}", over + (FORMS[unit] ?? number)(value));
+}

@@ -1,0 +1,72 @@
+"""Numbers in the words of their rows: for the terminal as text, for the web page as data to make the same text of."""
+
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any
+
+from phasewatch.core.formatting import figures, number, percent, seconds
+from phasewatch.core.model import Numbers
+from phasewatch.core.report.measure_table import LATENCIES, MEASURES, PHASES, Measure, value_at
+
+# block of Numbers, what it is called
+GROUPS: tuple[tuple[str, str], ...] = (("queue", "Queue"), ("kv_cache", "KV cache"), ("tokens", "Tokens"))
+# What a narrow terminal and a card have room for.
+PERCENTILES: tuple[str, ...] = ("p50", "p90", "p99")
+
+
+def facts(numbers: Numbers) -> Iterator[tuple[str, str]]:
+    """(Queue, "2 running, 14 waiting, +0.21/s"): one line a group, of those that have something to say."""
+    for group, label in GROUPS:
+        told = [say(measure, numbers) for measure in MEASURES if measure.path.startswith(f"{group}.")]
+        text = ", ".join(part for part in told if part)
+        if text:
+            yield label, text
+
+
+def say(measure: Measure, numbers: Numbers) -> str | None:
+    """None where it is not known, or its row says that it is not worth a word."""
+    said, value = measure.said, measure.of(numbers)
+    if said is None or value is None or not said.least <= abs(value) <= said.most:
+        return None
+    over = "over " if said.bound and value_at(numbers, said.bound) else ""
+    return said.text.replace("{+}", f"{value:+.2f}").replace("{}", over + _value(measure, value))
+
+
+def _value(measure: Measure, value: float) -> str:
+    match measure.unit:
+        case "seconds":
+            return seconds(value)
+        case "ratio":
+            return percent(value)
+        case "tokens":
+            return number(round(value))
+        case "per_second":
+            return figures(value)
+    return number(value)
+
+
+def vocabulary() -> dict[str, Any]:
+    """What the web page needs to say the same of a row of the document; most null: no upper limit."""
+    return {
+        "latencies": [{"key": f"{signal}_seconds", "label": label} for signal, label, _ in LATENCIES],
+        "percentiles": PERCENTILES,
+        "phases": [{"key": phase, "label": label} for phase, label in PHASES],
+        "groups": [
+            {
+                "label": label,
+                "numbers": [
+                    {
+                        "path": measure.path,
+                        "unit": measure.unit,
+                        "text": measure.said.text,
+                        "least": measure.said.least,
+                        "most": measure.said.most if isfinite(measure.said.most) else None,
+                        "bound": measure.said.bound or None,
+                    }
+                    for measure in MEASURES
+                    if measure.said is not None and measure.path.startswith(f"{group}.")
+                ],
+            }
+            for group, label in GROUPS
+        ],
+    }
