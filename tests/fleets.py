@@ -11,6 +11,7 @@ from phasewatch.core.model import (
     EngineKey,
     EngineReport,
     Estimate,
+    Fault,
     Fleet,
     KvCache,
     Latency,
@@ -216,6 +217,12 @@ RESTARTED = fleet(
     (model({"warming_up": 1}, windows={}),),
     (target(restarts=1),),
 )
+OWN_FAULT = Fault("judging a scrape", "KeyError: 'waiting'", "measures_view.py:126", "Traceback ...")
+INTERNAL_ERROR = fleet(
+    (engine(state="internal_error", summary=OWN_FAULT.summary, windows={}, fault=OWN_FAULT), slow_engine()),
+    (model({"internal_error": 1, "serving": 1}),),
+    (target(state="internal_error", internal_errors=3), target("gpu-2:8000")),
+)
 NO_ENGINE = fleet(targets=(target(state="no_engine_metrics", missing_signals=40),))
 NEVER_SEEN = fleet(targets=(target(state="down", last_success_age_seconds=None, scrape_seconds=None, url=None),))
 
@@ -225,6 +232,7 @@ STATES: Mapping[str, Fleet] = {
     "down": DOWN,
     "restarted": RESTARTED,
     "no_engine": NO_ENGINE,
+    "internal_error": INTERNAL_ERROR,
     "never_seen": NEVER_SEEN,
     "empty": fleet(),
 }

@@ -4,11 +4,12 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import structlog
 
-from fleets import DOWN, SERVING, engine, fleet, slow_engine, target
+from fleets import DOWN, INTERNAL_ERROR, OWN_FAULT, SERVING, engine, fleet, slow_engine, target
 from phasewatch.service.changes import Changes
 from phasewatch.service.logs import setup_logs
 
@@ -96,3 +97,20 @@ def test_a_change_is_logged_once_and_a_round_without_change_says_nothing() -> No
     assert logged[2]["previous"] == "healthy"
     assert logged[2]["summary"] == SERVING.engines[0].summary
     assert logged[3]["error"] == "connection refused"
+
+
+def test_our_own_fault_is_logged_with_its_traceback_when_it_begins_and_once_when_it_ends() -> None:
+    broken = replace(SERVING.models[0], fault=OWN_FAULT)
+    well, ill = fleet((engine(),), (SERVING.models[0],)), fleet(INTERNAL_ERROR.engines[:1], (broken,))
+    with structlog.testing.capture_logs() as logged:
+        changes = Changes(structlog.get_logger())
+        for shown in (well, ill, ill, ill, well, well):
+            changes.log(shown)
+    own = [entry for entry in logged if entry["event"].startswith("internal error")]
+    assert [(entry["log_level"], entry["event"], "engine" in entry) for entry in own] == [
+        ("error", "internal error", True),
+        ("error", "internal error", False),
+        ("info", "internal error is over", True),
+        ("info", "internal error is over", False),
+    ]
+    assert own[0]["traceback"] == OWN_FAULT.traceback

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime as real_datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -14,8 +15,8 @@ import apscheduler.schedulers.base
 import pytest
 import structlog
 
-from phasewatch.core.model import Fleet, TargetReport
-from phasewatch.core.pages.exposition import PageReader
+from phasewatch.core.model import Fleet, Snapshot, TargetReport
+from phasewatch.core.pages.exposition import PageReader, parse
 from phasewatch.service.config import load_config
 from phasewatch.service.service import Service
 from phasewatch.sources.http import REASONS
@@ -277,3 +278,63 @@ def test_a_target_whose_scrape_cannot_be_cut_off_does_not_stay_well_for_ever(
         assert found.scrape_failures["busy"] >= 3
     finally:
         release.set()
+
+
+class Alone(Service):
+    """Its rounds are asked for by the test, at `now` on its clock; `broken` makes the evaluation itself fail."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        file = tmp_path / "phasewatch.yml"
+        file.write_text("targets: [{url: http://127.0.0.1:9, name: one}]\nscrape: {interval: 10s}\n")
+        self.now, self.broken = 1000.0, False
+        super().__init__(load_config(file, env={}), clock=lambda: self.now, wall=self.wall)
+        self._polled[0].tried = True
+
+    def wall(self) -> float:
+        if self.broken:
+            raise ArithmeticError("the wall is gone")
+        return self.now + 1e9
+
+    def takes_in(self, change: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot) -> None:
+        page = parse(PAGE.decode(), at=self.now)
+        engines = {key: change(snapshot) for key, snapshot in page.engines.items()}
+        self._watcher.page("one", replace(page, engines=engines))
+
+
+def test_it_is_unready_when_no_evaluation_has_succeeded_for_three_intervals(tmp_path: Path) -> None:
+    service = Alone(tmp_path)
+    assert service.unready == "phasewatch waits for its first round of scrapes."
+    service._evaluate()
+    assert service.ready
+    service.broken = True
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(4):
+            service.now += 10
+            assert service.ready == (service.now <= 1030)
+            service._evaluate()
+        assert service.unready == (
+            "phasewatch has had no successful evaluation for 40 s, three intervals or more; see its log."
+        )
+        service.broken = False
+        for _ in range(2):
+            service._evaluate()
+    assert service.ready
+    assert [entry["event"] for entry in logged if "evaluation" in entry["event"]] == [
+        "evaluation failed; please report this",
+        "evaluation works again",
+    ]
+
+
+def test_what_went_wrong_with_an_engine_is_counted_and_exported(tmp_path: Path) -> None:
+    service = Alone(tmp_path)
+    for change in (lambda one: one, lambda one: replace(one, counters={"prompt_tokens": "many"})):
+        service.now += 10
+        service.takes_in(change)
+    with structlog.testing.capture_logs() as logged:
+        service._evaluate()
+        service._evaluate()
+    assert [entry["event"] for entry in logged].count("internal error") == 1
+    page = service.round.metrics("")[0].decode()
+    assert 'phasewatch_internal_errors_total{target="one"} 2.0' in page
+    assert 'phasewatch_engine_state{engine="0",model_name="demo-llama",state="internal_error",target="one"} 1.0' in page
+    assert "phasewatch_ttft" not in page

@@ -6,6 +6,7 @@ from typing import Any
 
 from phasewatch.core.diagnosis.causes._row import Phase
 from phasewatch.core.diagnosis.verdicts import VERDICT_TABLE
+from phasewatch.core.model import TROUBLE
 from tools.dashboards.queries import STATE_NUMBERS, VERDICT_NUMBERS
 
 BLUE, ORANGE, SKY, GREEN = "#0072B2", "#E69F00", "#56B4E9", "#009E73"
@@ -61,7 +62,7 @@ PHASE_COLOURS: Mapping[Phase, str] = {
     "none": "#BFD3E6", "unknown": GREY, "progress": VERMILLION, "failures": VERMILLION, "queue": ORANGE,
     "prefill": BLUE, "frontend": GREEN, "decode": PURPLE, "answers": YELLOW, "replicas": SKY,
 }  # fmt: skip
-_STATES = {"serving": "#DDDDDD", "down": "#555555", "stale": "#777777", "no_engine_metrics": "#777777"}
+_STATES: Mapping[str, str] = {"serving": "#DDDDDD", **dict.fromkeys(TROUBLE, "#777777"), "down": "#555555"}
 
 
 TIMELINE: Mapping[int, tuple[str, str]] = {

@@ -4,7 +4,7 @@ that watch one fleet (each with its own `instance`) draw one line."""
 from collections.abc import Mapping
 
 from phasewatch.core.diagnosis.verdicts import VERDICTS
-from phasewatch.core.model import STATES
+from phasewatch.core.model import STATES, TROUBLE
 from tools.dashboards.panels import Query
 
 PHASES = ("queue", "prefill", "decode", "frontend")
@@ -73,7 +73,7 @@ def limit(objective: str, severity: str = "warning") -> str:
 
 def troubled(selector: str) -> str:
     """How much of the range an engine was in trouble: 1 all of it. Down counts; idle and asleep do not."""
-    counted = "serving|no_engine_metrics|stale|down"
+    counted = "|".join(("serving", *TROUBLE))
     bad = f'avg_over_time(phasewatch_engine_state{{{selector},state=~"{counted}"}}[$__range] @ end())'
     good = f'avg_over_time(phasewatch_diagnosis{{{selector},verdict="healthy"}}[$__range] @ end())'
     return f"sum by ({OF_ENGINE}) ({bad} or -{good})"
@@ -87,7 +87,7 @@ def worst(expr: str, selector: str) -> str:
 def worst_now(expr: str, selector: str) -> str:
     """`expr`, which is by engine, for those worst off now: those that do not answer, then those with a verdict other
     than healthy, then by p99 of TTFT. Engines without traffic that answer are not listed."""
-    gone = f'max by ({OF_ENGINE}) (phasewatch_engine_state{{{selector},state=~"no_engine_metrics|stale|down"}}) * 1e6'
+    gone = f'max by ({OF_ENGINE}) (phasewatch_engine_state{{{selector},state=~"{"|".join(TROUBLE)}"}}) * 1e6'
     judged = f'max by ({OF_ENGINE}) (phasewatch_diagnosis{{{selector},verdict!="healthy"}}) * 1e5'
     p99 = f"clamp_max({each('ttft_p99_seconds', selector)}, 9e4)"
     # From the left the first that is there: an engine that stands still has a verdict but no p99.

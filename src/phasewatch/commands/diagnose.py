@@ -13,7 +13,7 @@ from phasewatch.commands import EXIT_NOTHING_READ, EXIT_UNHEALTHY, CommandError
 from phasewatch.commands.common import interruptible, moment, note, settings_of, source_of, unique
 from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Interval, Objective, one_of, positive
 from phasewatch.commands.watching import Watching, clock
-from phasewatch.core.model import Fleet
+from phasewatch.core.model import TROUBLE, Fleet
 from phasewatch.core.settings import Settings
 from phasewatch.outputs import terminal
 from phasewatch.outputs.formats import FORMATS
@@ -71,7 +71,7 @@ def exit_code(fleet: Fleet) -> int:
     """0 all well, 1 anything that wants a look, 3 too little read for a verdict."""
     states = {t.state for t in fleet.targets} | {e.state for e in fleet.engines}
     verdicts = {e.verdict for e in fleet.engines}
-    if verdicts - {None, "healthy"} or states & {"stale", "down", "no_engine_metrics"}:
+    if verdicts - {None, "healthy"} or states & set(TROUBLE):
         return EXIT_UNHEALTHY
     undecided = "warming_up" in states or any(e.state == "serving" and e.verdict is None for e in fleet.engines)
     return EXIT_NOTHING_READ if undecided or not states else 0

@@ -1,7 +1,10 @@
-"""What is remembered of one engine, and what it says of it at any moment."""
+"""What is remembered of one engine, and what it says of it at any moment.
+
+Memory and opinion move with pages (and when the scrapes have failed for long): asking changes nothing.
+"""
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phasewatch.core.diagnosis.advisories import advisories
 from phasewatch.core.diagnosis.diagnose import missing_signals
@@ -21,6 +24,7 @@ from phasewatch.core.diagnosis.progress import (
     work_in_hand,
 )
 from phasewatch.core.diagnosis.verdicts import LIVENESS
+from phasewatch.core.formatting import seconds as in_words
 from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.past import Past, moment
@@ -35,7 +39,11 @@ _ACTIVITY_HISTOGRAMS = ("ttft", "itl", "e2e")
 
 @dataclass(slots=True)
 class Engine:
-    """Feed it snapshots in time order. stall: the last standstill proven, and until when it lasted."""
+    """Feed it snapshots in time order, each to `page` and then `judge`.
+
+    stall: the last standstill proven, and until when it lasted. state to view: of the last page, over the window that
+    verdicts use. longer: the other windows with their figures, made when first asked for.
+    """
 
     key: EngineKey
     settings: Settings
@@ -53,7 +61,14 @@ class Engine:
     stall_until: float = 0.0
     counts: dict[tuple[str, str, str], float] = field(default_factory=dict)
     first_request_at: float | None = None  # since its start; None where that was not seen
+    state: State = "warming_up"
+    opinion: Opinion = field(default_factory=lambda: Opinion.of_state("warming_up"))
+    causes: tuple[Cause, ...] = ()
+    judged: Window | None = None
+    figures: Numbers | None = None
+    view: WindowView | None = None
     contradictions: tuple[Contradiction, ...] = ()
+    longer: dict[float, tuple[Window, Numbers]] | None = None
     replaced: str | None = None  # the model that this target served before
 
     @classmethod
@@ -65,7 +80,7 @@ class Engine:
         return self.settings.objectives.of(self.key.model_name)
 
     def page(self, snapshot: Snapshot) -> bool:
-        """One more page. Whether the engine had begun anew."""
+        """One more page is taken in. Whether the engine had begun anew."""
         change = step(self.last, snapshot)
         stall = engine_stall(self.progress, self.settings.thresholds)
         if stall is not None:
@@ -88,31 +103,53 @@ class Engine:
             _count(self.counts, consistent(alone, self.settings.thresholds)[0], self.limits)
         return change.restarted
 
-    def windows(self, at: float) -> dict[float, Window]:
-        """By window length; lengths of which no two pages are there yet are left out."""
-        built = ((seconds, window(since(self.steps, at - seconds))) for seconds in self.settings.windows)
-        checked = {seconds: consistent(one, self.settings.thresholds) for seconds, one in built if one is not None}
-        self.contradictions = checked[self.settings.windows[0]][1] if self.settings.windows[0] in checked else ()
-        return {seconds: one for seconds, (one, _) in checked.items()}
+    def judge(self) -> None:
+        """Forms the opinion of the page just taken in, and moves the verdict that is held."""
+        self.longer = None
+        one = window(since(self.steps, self.last.at - self.settings.windows[0]))
+        self.judged, self.contradictions = (None, ()) if one is None else consistent(one, self.settings.thresholds)
+        self.figures = None if self.judged is None else self._figures(self.judged)
+        self.state = self._state(self.judged)
+        self.view = None
+        if self.judged is not None and self.figures is not None:
+            self.view = WindowView(self.judged, self.figures, self.limits, self.settings.thresholds)
+        self.opinion = self._opinion(self.state, self.view)
+        at_once = self.opinion.verdict in LIVENESS or (self.held.verdict == "healthy" and self.opinion.surely)
+        self._hold(self.opinion.verdict, self.last.at, at_once=at_once)
+        self.causes = self._causes(self.opinion) if self.held.verdict else ()
 
-    def report(
-        self, windows: dict[float, Window], at: float, *, failures: int = 0, role: str | None = None
-    ) -> EngineReport:
-        """What is to be said at `at`; it is remembered: two agreeing evaluations make a verdict.
+    def lost(self, at: float) -> None:
+        """Too many scrapes in a row have failed, or the page could not be judged: no verdict is held any more."""
+        self._hold(None, at)
 
-        failures: scrapes of its target that failed in a row.
-        """
-        judged = windows.get(self.settings.windows[0])
-        figures = self._figures(windows)
-        state = self._state(failures, judged)
-        figure = figures.get(self.settings.windows[0])
-        view = None if judged is None or figure is None else self._view(judged, figure)
-        opinion = self._opinion(state, view, at)
-        if state != "stale":  # one failed scrape neither confirms nor ends a verdict
-            at_once = opinion.verdict in LIVENESS or (self.held.verdict == "healthy" and opinion.surely)
-            self.held = hold(self.held, opinion.verdict, at, at_once=at_once)
-        verdict = self.held.verdict if state != "stale" else None
-        causes = self._causes(opinion) if verdict else ()
+    def state_at(self, at: float, failures: int) -> State:
+        """failures: scrapes of its target that failed in a row."""
+        if failures >= self.settings.thresholds.down_failures:
+            return "down"
+        return "stale" if failures or self._expired(at) else self.state
+
+    def windows(self) -> dict[float, tuple[Window, Numbers]]:
+        """By window length, as of the last page; lengths of which no two pages are there yet are left out."""
+        if self.longer is None:
+            self.longer = {}
+            for seconds in self.settings.windows[1:]:
+                one = window(since(self.steps, self.last.at - seconds))
+                if one is not None:
+                    checked, _ = consistent(one, self.settings.thresholds)
+                    self.longer[seconds] = checked, self._figures(checked)
+        first = self.settings.windows[0]
+        known = {} if self.judged is None or self.figures is None else {first: (self.judged, self.figures)}
+        return known | self.longer
+
+    def report(self, at: float, *, failures: int = 0, role: str | None = None) -> EngineReport:
+        """What is to be said at `at`, a moment not before the last page."""
+        state = self.state_at(at, failures)
+        # One failed scrape neither confirms nor ends a verdict.
+        opinion = self.opinion if state == self.state else Opinion.of_state(state)
+        if state == "stale" and not failures:
+            opinion = replace(opinion, summary=f"No page for {in_words(at - self.last.at)}; the figures are of then.")
+        verdict = self.held.verdict if state not in ("stale", "down") else None
+        causes = self.causes if verdict else ()
         leading = causes[0] if causes else None
         shown = self.agreed if verdict else opinion
         return EngineReport(
@@ -128,33 +165,34 @@ class Engine:
             previous_verdict=self.held.previous,
             causes=causes,
             symptoms=opinion.symptoms,
-            advisories=self._advisories(state, view, at),
-            missing=() if judged is None else missing_signals(judged),
-            windows={} if state == "down" else figures,
+            advisories=self._advisories(state, at),
+            missing=() if self.judged is None else missing_signals(self.judged),
+            windows={} if state == "down" else {seconds: figures for seconds, (_, figures) in self.windows().items()},
             restarts=self.restarts,
             version=None,
             objective_counts=dict(self.counts),
         )
 
-    def _figures(self, windows: dict[float, Window]) -> dict[float, Numbers]:
-        return {
-            seconds: numbers(
-                one,
-                self.settings.thresholds,
-                stall_seconds=self.settings.stall_seconds(self.key.model_name),
-                estimator=self.settings.estimator,
-                seconds_per_prompt_token=self.past.seconds_per_prompt_token(one.steps[0].start),
-                step_seconds=self.past.step_seconds(),
-            )
-            for seconds, one in windows.items()
-        }
+    def _hold(self, verdict: str | None, at: float, *, at_once: bool = False) -> None:
+        self.held = hold(self.held, verdict, at, at_once=at_once, seconds=self.settings.thresholds.agree_seconds)
 
-    def _state(self, failures: int, judged: Window | None) -> State:
+    def _expired(self, at: float) -> bool:
+        """Whether no page came for a whole window, failed scrape or not: what it says is of another time."""
+        return at - self.last.at > self.settings.windows[0]
+
+    def _figures(self, one: Window) -> Numbers:
+        return numbers(
+            one,
+            self.settings.thresholds,
+            stall_seconds=self.settings.stall_seconds(self.key.model_name),
+            estimator=self.settings.estimator,
+            seconds_per_prompt_token=self.past.seconds_per_prompt_token(one.steps[0].start),
+            step_seconds=self.past.step_seconds(),
+        )
+
+    def _state(self, judged: Window | None) -> State:
+        """Of the last page."""
         thresholds = self.settings.thresholds
-        if failures >= thresholds.down_failures:
-            return "down"
-        if failures:
-            return "stale"
         if self.last.gauges.get("awake") == 0:
             return "asleep"
         young = self.pages < thresholds.warm_pages or self.last.at - self.born_at < thresholds.warm_seconds
@@ -166,9 +204,10 @@ class Engine:
             return "no_engine_metrics"
         return "serving" if _busy(judged) else "idle"
 
-    def _opinion(self, state: State, view: WindowView | None, at: float) -> Opinion:
+    def _opinion(self, state: State, view: WindowView | None) -> Opinion:
         thresholds = self.settings.thresholds
-        if state in ("down", "stale", "no_engine_metrics", "asleep"):
+        wait_over_before, self.wait_over = self.wait_over, False
+        if state in ("no_engine_metrics", "asleep"):
             return Opinion.of_state(state)
         stall = engine_stall(self.progress, thresholds)
         if stall is None and view is not None:
@@ -177,24 +216,20 @@ class Engine:
             return stalled_opinion(stall, self.progress, self.last)
         if state != "serving" or view is None:
             return Opinion.of_state(state)
-        now = moment(at, view.window, view.numbers)
+        now = moment(self.last.at, view.window, view.numbers)
         self.past.remember(now)
         background = Background(self.past.view(now, view.window.steps), self.first_request_at)
-        opinion = judge_engine(
+        self.wait_over = expected_wait_over(view.numbers, self.limits)
+        return judge_engine(
             view,
             self.settings,
             background,
-            wait_over_before=self.wait_over,
+            wait_over_before=wait_over_before,
             past_stall=self.stall,
             past_stall_until=self.stall_until,
         )
-        self.wait_over = expected_wait_over(view.numbers, self.limits)
-        return opinion
 
-    def _view(self, judged: Window, figures: Numbers) -> WindowView:
-        return WindowView(judged, figures, self.limits, self.settings.thresholds)
-
-    def _advisories(self, state: State, view: WindowView | None, at: float) -> tuple[Advisory, ...]:
+    def _advisories(self, state: State, at: float) -> tuple[Advisory, ...]:
         own = [Advisory("contradiction", {}, one.summary, "Check the vLLM version.") for one in self.contradictions]
         if self.replaced is not None and at - self.born_at <= self.settings.windows[0]:
             own.append(
@@ -205,13 +240,13 @@ class Engine:
                     "Check that no two servers share the port.",
                 )
             )
-        if state != "serving" or view is None:
+        if state != "serving" or self.view is None:
             return tuple(own)
-        return (*own, *advisories(view))
+        return (*own, *advisories(self.view))
 
     def _causes(self, opinion: Opinion) -> tuple[Cause, ...]:
-        """The held verdict's cause first; while a challenger has been seen only once, as it was remembered, unless it
-        is among the causes of now."""
+        """The held verdict's cause first; while a challenger is not agreed on, as it was remembered, unless it is among
+        the causes of now."""
         if self.held.verdict == opinion.verdict:
             self.agreed = opinion
             return opinion.causes

@@ -1,48 +1,72 @@
 """Engines of a model (and role) as one: their numbers joined as measure_table says, and one verdict."""
 
 from collections import Counter
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from phasewatch.core.diagnosis.peers import compare, peer
+from phasewatch.core.diagnosis.peers import Peer, compare
 from phasewatch.core.diagnosis.progress import Held, hold
 from phasewatch.core.diagnosis.verdicts import LIVENESS
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.window import fleet_window
-from phasewatch.core.model import Cause, EngineKey, EngineReport, ModelReport, Numbers, Window
+from phasewatch.core.model import Cause, EngineKey, EngineReport, Fault, ModelReport, Numbers, Window
 from phasewatch.core.report.measure_table import merged
-from phasewatch.core.settings import Settings
+from phasewatch.core.settings import Settings, Thresholds
 
 # Engines whose figures are of now.
 _CURRENT = ("serving", "idle", "warming_up")
 
-Windows = Mapping[EngineKey, Mapping[float, Window]]
-ModelKey = tuple[str, str | None]
+Windows = Mapping[EngineKey, Mapping[float, tuple[Window, Numbers]]]
+ModelKey = tuple[str, str | None]  # model_name, role
 
 
-def merge_models(
-    engines: Sequence[EngineReport],
-    windows: Windows,
-    settings: Settings,
-    held: MutableMapping[ModelKey, tuple[Held, Cause | None]],
-    at: float,
-) -> tuple[ModelReport, ...]:
-    """One report for each (model_name, role), in the order first seen. held: what is remembered of each, updated."""
+@dataclass(slots=True)
+class Peers:
+    """What is remembered of a model: which engine is apart from the others, and since when opinions agree on it.
+
+    An opinion is formed once a round: when each target of the model has been heard (a page or a failed scrape), or one
+    of them a second time. So it moves with the pages, however often anybody looks, and costs one comparison a round.
+    """
+
+    targets: set[str] = field(default_factory=set)
+    heard: set[str] = field(default_factory=set)
+    heard_at: float = 0.0
+    held: Held = field(default_factory=lambda: Held("together"))
+    cause: Cause | None = None
+    fault: Fault | None = None
+
+    def form(self, peers: Sequence[Peer], thresholds: Thresholds) -> None:
+        """One more opinion, at the time of the round's last page."""
+        found = compare(peers, thresholds)
+        verdict = found.verdict if found else "together"
+        self.held = hold(self.held, verdict, self.heard_at, at_once=False, seconds=thresholds.agree_seconds)
+        if found is not None and found.verdict == self.held.verdict:
+            self.cause = found
+
+    @property
+    def apart(self) -> Cause | None:
+        """The engine apart from its peers, once opinions agreed on it."""
+        return None if self.held.verdict == "together" else self.cause
+
+
+def by_model(engines: Iterable[EngineReport]) -> dict[ModelKey, list[EngineReport]]:
+    """In the order first seen."""
     groups: dict[ModelKey, list[EngineReport]] = {}
     for engine in engines:
         groups.setdefault((engine.key.model_name, engine.role), []).append(engine)
-    for key in set(held) - set(groups):
-        del held[key]
-    return tuple(_model(key, members, windows, settings, held, at) for key, members in groups.items())
+    return groups
 
 
-def _model(
-    key: ModelKey,
-    members: Sequence[EngineReport],
-    windows: Windows,
-    settings: Settings,
-    held: MutableMapping[ModelKey, tuple[Held, Cause | None]],
-    at: float,
+def unmerged(key: ModelKey, members: Sequence[EngineReport], fault: Fault) -> ModelReport:
+    """The row of a model whose engines could not be merged: their states, and nothing that would stand still."""
+    states = dict(Counter[str](engine.state for engine in members))
+    return ModelReport(*key, states, None, None, (), (), {}, None, None, None, (), fault)
+
+
+def merge_model(
+    key: ModelKey, members: Sequence[EngineReport], windows: Windows, settings: Settings, apart: Cause | None
 ) -> ModelReport:
+    """windows: of the engines whose figures are of now, at least. apart: see Peers."""
     current = [engine for engine in members if engine.state in _CURRENT]
     usage = {
         engine.key: engine.numbers.kv_cache.usage_ratio
@@ -52,7 +76,8 @@ def _model(
     known = [value for value in usage.values() if value is not None]
     worst = max(usage, key=lambda one: usage[one] or 0.0, default=None)
     speaker = _speaker(members)
-    apart = _apart(key, members, windows, settings, held, at)
+    if sum(engine.state == "serving" for engine in members) < 2:
+        apart = None
     verdict, confidence = (speaker.verdict, speaker.confidence) if speaker else (None, None)
     causes = speaker.causes if speaker else ()
     if apart is not None and verdict not in LIVENESS:
@@ -82,7 +107,7 @@ def _numbers(
     figures: dict[float, Numbers] = {}
     for seconds in settings.windows:
         engines = [engine for engine in current if seconds in engine.windows]
-        parts = [windows[engine.key][seconds] for engine in engines]
+        parts = [windows[engine.key][seconds][0] for engine in engines]
         whole = fleet_window(parts)
         if whole is not None:
             pooled = numbers(whole, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator)
@@ -101,29 +126,6 @@ def _speaker(members: Sequence[EngineReport]) -> EngineReport | None:
         key=lambda engine: (engine.verdict in LIVENESS, shared[engine.verdict], engine.score or 0.0),
         default=None,
     )
-
-
-def _apart(
-    key: ModelKey,
-    members: Sequence[EngineReport],
-    windows: Windows,
-    settings: Settings,
-    held: MutableMapping[ModelKey, tuple[Held, Cause | None]],
-    at: float,
-) -> Cause | None:
-    """An engine apart from its peers, once two evaluations in a row agree on it."""
-    first = settings.windows[0]
-    peers = [
-        peer(engine, windows[engine.key][first], engine.windows[first])
-        for engine in members
-        if engine.state == "serving" and first in engine.windows and first in windows[engine.key]
-    ]
-    found = compare(peers, settings.thresholds)
-    before, remembered = held.get(key, (Held("together"), None))
-    now = hold(before, found.verdict if found else "together", at, at_once=False)
-    cause = found if found is not None and found.verdict == now.verdict else remembered
-    held[key] = (now, cause)
-    return None if now.verdict == "together" else cause
 
 
 def _named(cause: Cause | None) -> tuple[str, ...]:

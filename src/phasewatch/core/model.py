@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-State = Literal["serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down"]
-STATES: tuple[State, ...] = ("serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down")
+State = Literal["serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down", "internal_error"]
+STATES: tuple[State, ...] = get_args(State)
+TROUBLE: tuple[State, ...] = ("no_engine_metrics", "stale", "down", "internal_error")  # wants a look, with no verdict
 Confidence = Literal["high", "medium", "low"]
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 Severity = Literal["warning", "critical"]
@@ -243,6 +244,10 @@ class Numbers:
     prefill_time_ratio: float | None = None
     speculation: Speculation = Speculation()
 
+    @property
+    def latencies(self) -> tuple[Latency, ...]:
+        return self.ttft_seconds, self.itl_seconds, self.tpot_seconds, self.e2e_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
@@ -296,6 +301,23 @@ class Advisory:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """A mistake of phasewatch's own that was caught, and cost one engine or one model's row. No part of the document.
+
+    doing: what was under way. error: the exception's type and message, in one line. where: file, line and function.
+    """
+
+    doing: str
+    error: str
+    where: str
+    traceback: str
+
+    @property
+    def summary(self) -> str:
+        return f"phasewatch itself failed while {self.doing} ({self.where}: {self.error}). Please report this."
+
+
+@dataclass(frozen=True, slots=True)
 class EngineReport:
     """One engine, now. windows: Numbers by window length in seconds, the first is the one verdicts use.
 
@@ -321,6 +343,7 @@ class EngineReport:
     restarts: int
     version: str | None
     objective_counts: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    fault: Fault | None = None
 
     @property
     def numbers(self) -> Numbers | None:
@@ -343,11 +366,15 @@ class ModelReport:
     kv_usage_mean: float | None
     worst_engine: str | None
     outliers: tuple[str, ...]
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """One target's scrapes. scrape_failures: count by reason since start (a closed set, see sources.scrape)."""
+    """One target's scrapes. scrape_failures: count by reason since start (a closed set, see sources.scrape).
+
+    internal_errors: evaluations since start in which a mistake of phasewatch's own cost one of its engines' reports.
+    """
 
     target: str
     url: str | None
@@ -358,6 +385,7 @@ class TargetReport:
     missing_signals: int = 0
     restarts: int = 0
     scrape_failures: Mapping[str, int] = field(default_factory=dict)
+    internal_errors: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -170,6 +170,7 @@ class Thresholds:
     admission_before_first_finish_seconds: float = _seconds(600.0)
     admission_drop_seconds: float = _seconds(10.0)
     connections_above_rest: float = _count(3.0)
+    agree_seconds: float = _seconds(10.0)  # of agreeing opinions make a verdict: two scrapes at the default interval
     warm_pages: int = _count(3)
     warm_seconds: float = _seconds(10.0)
     down_failures: int = _count(3)

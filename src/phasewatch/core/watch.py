@@ -1,18 +1,40 @@
 """Pages and failures in, in time order; at any moment the whole Fleet out. The only state is what is kept here."""
 
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TypeVar
 
-from phasewatch.core.diagnosis.progress import Held
+from phasewatch.core.diagnosis.peers import peer
 from phasewatch.core.engine import Engine
-from phasewatch.core.fleet import ModelKey, merge_models
-from phasewatch.core.model import Cause, EngineKey, EngineReport, Fleet, Page, State, TargetReport, Window
+from phasewatch.core.fleet import ModelKey, Peers, by_model, merge_model, unmerged
+from phasewatch.core.measures.quantile import fit_together, settle
+from phasewatch.core.model import (
+    EngineKey,
+    EngineReport,
+    Fault,
+    Fleet,
+    Latency,
+    ModelReport,
+    Page,
+    Snapshot,
+    State,
+    TargetReport,
+)
 from phasewatch.core.settings import Settings
+
+T = TypeVar("T")
+EngineId = tuple[str, str]  # model_name, engine
+_LONGEST_ERROR = 200
 
 
 @dataclass(slots=True)
 class _Target:
-    engines: dict[tuple[str, str], Engine] = field(default_factory=dict)
+    """faults: what went wrong with an engine at its last page, and at which page that began."""
+
+    engines: dict[EngineId, Engine] = field(default_factory=dict)
+    faults: dict[EngineId, tuple[Fault, float]] = field(default_factory=dict)
     page: Page | None = None
     failures: int = 0
     error: str | None = None
@@ -23,55 +45,187 @@ class _Target:
 class Watcher:
     """Feed it pages and failures of each target in time order, and ask for the Fleet at any later moment.
 
-    Times are seconds on one clock that never runs backwards; nothing here asks what time it is.
+    Times are seconds on one clock that never runs backwards; nothing here asks what time it is. What is remembered
+    moves with pages and failures only: asking, however often, changes nothing. An exception (a mistake of ours) costs
+    the engine or the model that it was about, and is handed out as its report's `fault`.
     """
 
     def __init__(self, settings: Settings, roles: Mapping[str, str] | None = None) -> None:
         """roles: prefill or decode by target name, where they are configured."""
         self._settings = settings
         self._roles = roles or {}
-        self._models: dict[ModelKey, tuple[Held, Cause | None]] = {}
+        self._models: dict[ModelKey, Peers] = {}
         self._targets: dict[str, _Target] = {}
 
     def page(self, target: str, page: Page) -> None:
         """One good page."""
+        served = self._begin_turn(target)
         memory = self._targets.setdefault(target, _Target())
         memory.failures, memory.error, memory.success_at, memory.page = 0, None, page.at, page
         # An engine that is gone from a good page is gone: its series end, a new one starts with a baseline.
         before = next((key[0] for key in memory.engines), None)
         memory.engines = {key: engine for key, engine in memory.engines.items() if key in page.engines}
+        memory.faults = {key: fault for key, fault in memory.faults.items() if key in page.engines}
         anew = False
         for key, snapshot in page.engines.items():
             engine = memory.engines.get(key)
-            if engine is None:
-                memory.engines[key] = Engine.at_first_sight(EngineKey(target, *key), self._settings, snapshot)
-                memory.engines[key].replaced = before if before != key[0] else None
-            elif snapshot.at > engine.last.at:
-                anew |= engine.page(snapshot)
+            if engine is None or snapshot.at > engine.last.at:
+                anew |= self._take(memory, EngineKey(target, *key), snapshot, before)
         memory.restarts += anew  # the engines of a page are one server
+        self._end_turn(target, page.at, served)
 
     def failure(self, target: str, at: float, reason: str) -> None:
         """One failed scrape: costs this target only, and erases nothing."""
+        served = self._begin_turn(target)
         memory = self._targets.setdefault(target, _Target())
         memory.failures += 1
         memory.error = reason
+        if memory.failures == self._settings.thresholds.down_failures:
+            for engine in memory.engines.values():
+                engine.lost(at)
+        self._end_turn(target, at, served)
 
     def evaluate(self, at: float) -> Fleet:
-        """The whole truth at `at`. Call it once per round: two agreeing evaluations make a verdict."""
-        engines: list[EngineReport] = []
-        targets: list[TargetReport] = []
-        windows: dict[EngineKey, dict[float, Window]] = {}
-        for name, memory in self._targets.items():
-            reports: list[EngineReport] = []
-            for _, engine in sorted(memory.engines.items()):
-                windows[engine.key] = engine.windows(at)
-                reports.append(
-                    engine.report(windows[engine.key], at, failures=memory.failures, role=self._roles.get(name))
-                )
-            engines.extend(reports)
-            targets.append(self._target(name, memory, reports, at))
-        models = merge_models(engines, windows, self._settings, self._models, at)
-        return Fleet(at, self._settings.windows[0], tuple(engines), models, tuple(targets))
+        """The whole truth at `at`."""
+        said = {
+            name: [self._report(memory, EngineKey(name, *one), at) for one in sorted({*memory.engines, *memory.faults})]
+            for name, memory in self._targets.items()
+        }
+        fit_together(latency for reports in said.values() for one in reports for latency in _latencies(one))
+        said = {name: [self._settled(one) for one in reports] for name, reports in said.items()}
+        engines = tuple(one for reports in said.values() for one in reports)
+        targets = tuple(self._target(name, self._targets[name], reports, at) for name, reports in said.items())
+        models = tuple(self._model(key, members) for key, members in by_model(engines).items())
+        return Fleet(at, self._settings.windows[0], engines, models, targets)
+
+    # --- engines -------------------------------------------------------------------------------------------------
+
+    def _take(self, memory: _Target, key: EngineKey, snapshot: Snapshot, before: str | None) -> bool:
+        """One page of one engine; before: the model that the target served until now. Whether it had begun anew."""
+        one = key[1:]
+        engine = memory.engines.pop(one, None)  # half of a page is no memory: only back when it is taken in
+        anew = False
+
+        def take_in() -> Engine:
+            nonlocal anew
+            if engine is not None:
+                anew = engine.page(snapshot)
+                return engine
+            made = Engine.at_first_sight(key, self._settings, snapshot)
+            made.replaced = before if before != key.model_name else None
+            return made
+
+        taken, fault = _guarded("taking in a scrape", take_in)
+        if taken is not None:
+            memory.engines[one] = taken
+            _, fault = _guarded("judging a scrape", taken.judge)
+        if fault is not None:
+            since = memory.faults[one][1] if one in memory.faults else snapshot.at
+            memory.faults[one] = fault, since
+            # What was remembered may itself be what cannot be judged; no window reaches further back than this.
+            if snapshot.at - since > max(self._settings.windows):
+                memory.engines.pop(one, None)
+            if one in memory.engines:
+                memory.engines[one].lost(snapshot.at)
+        elif engine is not None:  # at first sight nothing is shown to work again
+            memory.faults.pop(one, None)
+        return anew and taken is not None
+
+    def _report(self, memory: _Target, key: EngineKey, at: float) -> EngineReport:
+        role = self._roles.get(key.target)
+        fault, _ = memory.faults.get(key[1:], (None, 0.0))
+        if fault is None:
+            engine = memory.engines[key[1:]]
+            report, fault = _guarded("reporting", lambda: engine.report(at, failures=memory.failures, role=role))
+            if report is not None:
+                return report
+        assert fault is not None
+        return self._faulty(key, fault)
+
+    def _settled(self, report: EngineReport) -> EngineReport:
+        """No reader of it can fail."""
+        _, fault = _guarded("fitting percentiles", lambda: settle(_latencies(report)))
+        return report if fault is None else self._faulty(report.key, fault)
+
+    def _faulty(self, key: EngineKey, fault: Fault) -> EngineReport:
+        memory, role = self._targets[key.target], self._roles.get(key.target)
+        down = memory.failures >= self._settings.thresholds.down_failures
+        return EngineReport(
+            key=key, role=role, state="down" if down else "internal_error", gauges_stale=False, verdict=None,
+            confidence=None, score=None, summary=fault.summary, since=None, previous_verdict=None, causes=(),
+            symptoms=(), advisories=(), missing=(), windows={}, restarts=0, version=None, fault=fault,
+        )  # fmt: skip
+
+    # --- models --------------------------------------------------------------------------------------------------
+
+    def _served(self, target: str) -> set[ModelKey]:
+        memory = self._targets.get(target)
+        return set() if memory is None else {(name, self._roles.get(target)) for name, _ in memory.engines}
+
+    def _begin_turn(self, target: str) -> set[ModelKey]:
+        """The models that it serves so far: where it was heard in this round, it ends the round."""
+        served = self._served(target)
+        for key in served:
+            if target in self._models[key].heard:
+                self._end_round(key)
+        return served
+
+    def _end_turn(self, target: str, at: float, served: set[ModelKey]) -> None:
+        """served: the models it served before. A round ends when every target of the model has been heard."""
+        serves = self._served(target)
+        for key in served - serves:
+            self._leave(target, key)
+        for key in serves:
+            peers = self._models.setdefault(key, Peers())
+            peers.targets.add(target)
+            peers.heard.add(target)
+            peers.heard_at = max(peers.heard_at, at)
+            if peers.heard == peers.targets:
+                self._end_round(key)
+
+    def _end_round(self, key: ModelKey) -> None:
+        peers = self._models[key]
+        peers.heard.clear()
+        _, peers.fault = _guarded("comparing engines", lambda: self._compare(key, peers))
+
+    def _compare(self, key: ModelKey, peers: Peers) -> None:
+        compared = [
+            peer(engine.key, engine.held.verdict, engine.judged, engine.figures)
+            for target in sorted(peers.targets)
+            for one, engine in sorted(self._targets[target].engines.items())
+            if one[0] == key[0] and one not in self._targets[target].faults
+            if engine.state_at(peers.heard_at, self._targets[target].failures) == "serving"
+            if engine.judged is not None and engine.figures is not None
+        ]
+        peers.form(compared, self._settings.thresholds)
+
+    def _leave(self, target: str, key: ModelKey) -> None:
+        peers = self._models[key]
+        peers.targets.discard(target)
+        peers.heard.discard(target)
+        if not peers.targets:
+            del self._models[key]
+
+    def _model(self, key: ModelKey, members: Sequence[EngineReport]) -> ModelReport:
+        peers = self._models.get(key, Peers())
+        windows = {
+            one.key: self._targets[one.key.target].engines[one.key[1:]].windows()
+            for one in members
+            if one.state not in ("down", "internal_error")
+        }
+
+        def merge() -> ModelReport:
+            made = merge_model(key, members, windows, self._settings, peers.apart)
+            fit_together(_latencies(made))
+            settle(_latencies(made))
+            return made
+
+        merged, fault = _guarded("merging engines", merge)
+        fault = fault or peers.fault
+        if merged is None or fault is not None:
+            assert fault is not None
+            return unmerged(key, members, fault)
+        return merged
 
     def _target(self, name: str, memory: _Target, reports: Sequence[EngineReport], at: float) -> TargetReport:
         error = memory.error
@@ -97,10 +251,29 @@ class Watcher:
         return min((report.state for report in reports), key=_LIVELINESS.index)
 
 
-_LIVELINESS: tuple[State, ...] = ("serving", "warming_up", "no_engine_metrics", "idle", "asleep")
+_LIVELINESS: tuple[State, ...] = (
+    "serving", "warming_up", "internal_error", "no_engine_metrics", "idle", "asleep", "stale",
+)  # fmt: skip
 
 _NO_ENGINE = {
     "router": "a router's page: it has no latency histograms; scrape the engines behind it directly",
     "declared": "engine metrics are declared but have no samples; check that the engine's stat logger is attached",
     "none": "no vLLM metrics on the page; enable the engine's stat logger (not --disable-log-stats) or check the URL",
 }
+
+
+def _latencies(report: EngineReport | ModelReport) -> list[Latency]:
+    return [latency for figures in report.windows.values() for latency in figures.latencies]
+
+
+def _guarded(doing: str, work: Callable[[], T]) -> tuple[T | None, Fault | None]:
+    """What the work returns, or what went wrong with it: our own mistake, whatever it is."""
+    try:
+        return work(), None
+    except Exception as error:
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        where = "" if last is None else f"{PurePath(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno}"
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
+        return None, Fault(doing, said, where, "".join(traceback.format_exception(error)))

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import (
+    TROUBLE,
     Cause,
     EngineReport,
     Estimate,
@@ -105,7 +106,7 @@ def name(engine: EngineReport) -> str:
 
 
 def needs_a_look(engine: EngineReport) -> bool:
-    return engine.verdict not in (None, "healthy") or engine.state in ("stale", "down", "no_engine_metrics")
+    return engine.verdict not in (None, "healthy") or engine.state in TROUBLE
 
 
 # --- lines: the overview, replay and the demo -------------------------------------------------------------------

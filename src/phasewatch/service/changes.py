@@ -2,9 +2,7 @@
 
 from structlog.stdlib import BoundLogger
 
-from phasewatch.core.model import EngineKey, EngineReport, Fleet, TargetReport
-
-_TROUBLE = frozenset({"stale", "down", "no_engine_metrics"})
+from phasewatch.core.model import TROUBLE, EngineKey, EngineReport, Fleet, TargetReport
 
 
 class Changes:
@@ -14,23 +12,40 @@ class Changes:
         self._log = log
         self._targets: dict[str, str] = {}
         self._engines: dict[EngineKey, tuple[str, str | None]] = {}
+        self._faults: dict[tuple[str | None, ...], str] = {}
 
     def log(self, fleet: Fleet) -> None:
         for target in fleet.targets:
             self._target(target)
         for engine in fleet.engines:
             self._engine(engine)
+        self._own_faults(fleet)
         self._targets = {target.target: target.state for target in fleet.targets}
         self._engines = {engine.key: (engine.state, engine.verdict) for engine in fleet.engines}
+
+    def _own_faults(self, fleet: Fleet) -> None:
+        """Our own mistakes: with the traceback when one begins, and when it is over."""
+        reports = [(tuple(one.key), one.key._asdict(), one.fault) for one in fleet.engines]
+        rows = [((one.model_name, one.role), {"model_name": one.model_name, "role": one.role}) for one in fleet.models]
+        every = [*reports, *((*row, model.fault) for row, model in zip(rows, fleet.models, strict=True))]
+        known = {key: fault for key, _, fault in every if fault is not None}
+        for key, about, fault in every:
+            if fault is not None and key not in self._faults:
+                self._log.error(
+                    "internal error", **about, error=fault.error, doing=fault.doing, traceback=fault.traceback
+                )
+            elif fault is None and key in self._faults:
+                self._log.info("internal error is over", **about)
+        self._faults = {key: fault.error for key, fault in known.items()}
 
     def _target(self, report: TargetReport) -> None:
         before = self._targets.get(report.target)
         if before == report.state:
             return
         about = {"target": report.target, "state": report.state, "previous": before}
-        if report.state in _TROUBLE:
+        if report.state in TROUBLE:
             self._log.warning("target in trouble", **about, error=report.last_error)
-        elif before in _TROUBLE:
+        elif before in TROUBLE:
             self._log.info("target recovered", **about)
         else:
             self._log.info("target state", **about)

@@ -5,7 +5,8 @@ The Poller asks the targets; one lock guards the Watcher. Readers take `round`, 
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +14,7 @@ import structlog
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from phasewatch import __version__
-from phasewatch.core.model import Fleet
+from phasewatch.core.model import Fleet, TargetReport
 from phasewatch.core.watch import Watcher
 from phasewatch.service.changes import Changes
 from phasewatch.service.config_sections import Config, TargetSection
@@ -27,6 +28,8 @@ from phasewatch.sources.target import Target
 _ANSWER_TIME = 0.1
 # A wall clock that is off by more has been set; less is drift, and `since` should not tremble with it.
 _CLOCK_STEP = 1.0
+# Without a successful evaluation for so many intervals, what is served is no longer of now.
+UNREADY_INTERVALS = 3
 
 log = structlog.get_logger("phasewatch")
 
@@ -42,7 +45,6 @@ class Service:
     ) -> None:
         self.config = config
         self.settings = config.settings()
-        self.ready = False
         self._clock, self._wall = clock, wall
         self._wall_offset = wall() - clock()
         self._polled = [
@@ -60,6 +62,10 @@ class Service:
             spread=interval,
             left_out=self._left_out,
         )
+        self._everyone_tried = False
+        self._evaluated_at: float | None = None
+        self._failing = False  # the evaluation itself
+        self._internal_errors: Counter[str] = Counter()  # by target
         self._scheduler: _Scheduler | None = None
         self.round = self._round(None)
 
@@ -67,6 +73,20 @@ class Service:
     def fleet(self) -> Fleet | None:
         """The last evaluation, None before the first."""
         return self.round.fleet
+
+    @property
+    def unready(self) -> str | None:
+        """Why nobody should ask here, in one line; None when ready."""
+        if not self._everyone_tried or self._evaluated_at is None:
+            return "phasewatch waits for its first round of scrapes."
+        age = self._clock() - self._evaluated_at
+        if age <= UNREADY_INTERVALS * self.config.scrape.interval:
+            return None
+        return f"phasewatch has had no successful evaluation for {age:.0f} s, three intervals or more; see its log."
+
+    @property
+    def ready(self) -> bool:
+        return self.unready is None
 
     def start(self) -> None:
         """Begins at once and returns. A second call does nothing."""
@@ -110,6 +130,18 @@ class Service:
                 self._watcher.page(polled.target.name, outcome.page)
 
     def _evaluate(self) -> None:
+        try:
+            self._judge()
+        except Exception:  # a mistake of ours in all of it: the next round may do better
+            if not self._failing:
+                log.exception("evaluation failed; please report this")
+            self._failing = True
+        else:
+            if self._failing:
+                log.info("evaluation works again")
+            self._failing = False
+
+    def _judge(self) -> None:
         at = self._clock()
         offset = self._wall() - at
         if abs(offset - self._wall_offset) > _CLOCK_STEP:
@@ -117,12 +149,17 @@ class Service:
         with self._lock:
             fleet = self._watcher.evaluate(at)
             reports = {report.target: report for report in fleet.targets}
-            told = tuple(polled.told(reports.get(polled.target.name), at) for polled in self._polled)
+            self._internal_errors.update(engine.key.target for engine in fleet.engines if engine.fault is not None)
+            told = tuple(self._told(polled, reports, at) for polled in self._polled)
             fleet = replace(fleet, targets=told)
-            everyone_tried = all(polled.tried for polled in self._polled)
+            self._everyone_tried = self._everyone_tried or all(polled.tried for polled in self._polled)
         self.round = self._round(fleet)
-        self.ready = self.ready or everyone_tried
+        self._evaluated_at = at
         self._changes.log(fleet)
+
+    def _told(self, polled: Polled, reports: Mapping[str, TargetReport], at: float) -> TargetReport:
+        name = polled.target.name
+        return replace(polled.told(reports.get(name), at), internal_errors=self._internal_errors[name])
 
     def _round(self, fleet: Fleet | None) -> Round:
         return Round(fleet, self.settings, __version__, self._wall_offset)

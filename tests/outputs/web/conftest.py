@@ -28,6 +28,11 @@ class Still(Service):
     def __init__(self) -> None:
         super().__init__(load_config(None, env={"VLLM_TARGETS": "http://127.0.0.1:9"}))
         self.url = ""
+        self.why: str | None = "nothing is shown yet"
+
+    @property
+    def unready(self) -> str | None:
+        return self.why
 
     def start(self) -> None:
         """Stands still."""
@@ -37,7 +42,7 @@ class Still(Service):
 
     def show(self, fleet: Fleet, age: float = 2.0) -> None:
         self.round = Round(fleet, self.settings, "0.0.1", time.time() - age - fleet.at)
-        self.ready = True
+        self.why = None
 
 
 @pytest.fixture

@@ -80,6 +80,10 @@ def test_before_the_first_round_the_lists_are_empty_and_it_is_not_ready(still: S
     assert "phasewatch_build_info" in get(still, "/metrics").text
     still.show(IDLE)
     assert get(still, "/-/ready").status_code == 200
+    still.why = "phasewatch has had no successful evaluation for 40 s."
+    unready = get(still, "/-/ready")
+    assert (unready.status_code, unready.text) == (503, "phasewatch has had no successful evaluation for 40 s.\n")
+    assert get(still, "/-/healthy").status_code == 200
 
 
 def test_engines_are_filtered_by_any_of_their_three_names(still: Still) -> None:

@@ -146,8 +146,8 @@ def expected_wait_over(numbers: Numbers, limits: Limits) -> bool:
 def other_symptoms(
     window: Window, numbers: Numbers, limits: Limits, thresholds: Thresholds, *, wait_over_before: bool
 ) -> Mapping[Symptom, float]:
-    """Symptoms that are no objective, each with value / limit: expected_wait (in two evaluations), requests_failing,
-    gave_up (before the first token)."""
+    """Symptoms that are no objective, each with value / limit: expected_wait (at two successive pages),
+    requests_failing, gave_up (before the first token)."""
     found: dict[Symptom, float] = {}
     wait, limit = numbers.queue.expected_wait_seconds, wait_limit(limits)
     if wait is not None and limit is not None and wait > limit.warning and wait_over_before:
@@ -176,7 +176,7 @@ def slower_than_past(
 ) -> Mapping[Symptom, float]:
     """Clearly slower than this engine's own past at the same batch and context, objectives or not.
 
-    Never sure: two evaluations must agree on it.
+    Never sure: opinions must agree on it for a while.
     """
     pace, same = pace_without_prefill(window, numbers.itl_seconds.mean, numbers.prefill_time_ratio), past.same_pace
     if pace is None or same is None or numbers.itl_seconds.count < _ENOUGH_GAPS:

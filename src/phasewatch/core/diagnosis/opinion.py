@@ -41,6 +41,7 @@ _STATES: Mapping[State, str] = {
     "no_engine_metrics": "The server answers, but its page has no engine metrics.",
     "stale": "The last scrape failed; the figures are those of the page before.",
     "down": "Three scrapes in a row failed.",
+    "internal_error": "phasewatch itself failed.",
 }
 
 

@@ -12,7 +12,7 @@ from phasewatch.core.measures.numbers import waiting_for_capacity
 from phasewatch.core.measures.past import Moment, moment
 from phasewatch.core.measures.phases import count_of
 from phasewatch.core.measures.window import scrapes
-from phasewatch.core.model import Cause, Confidence, EngineKey, EngineReport, Numbers, Window
+from phasewatch.core.model import Cause, Confidence, EngineKey, Numbers, Window
 from phasewatch.core.settings import Thresholds
 
 _TROUBLE_OF_QUEUES = (*DEMAND, UNKNOWN.verdict)
@@ -37,19 +37,19 @@ class Peer:
         return f"{self.key.target}/{self.key.engine}"
 
 
-def peer(report: EngineReport, window: Window, numbers: Numbers) -> Peer:
+def peer(key: EngineKey, verdict: str | None, window: Window, numbers: Numbers) -> Peer:
     name = waiting_for_capacity(window)
     waiting = window.gauges.get(name)
     pages = [page.get(name, 0.0) > 0 for page in scrapes(window)]
     return Peer(
-        key=report.key,
+        key=key,
         now=moment(0.0, window, numbers),
         ttft_mean=numbers.ttft_seconds.mean,
         first_tokens=count_of(window, "ttft"),
         waiting_mean=waiting.mean if waiting else 0.0,
         waiting_max=waiting.max if waiting else 0.0,
         queued=sum(pages) > len(pages) / 2,
-        verdict=report.verdict,
+        verdict=verdict,
     )
 
 

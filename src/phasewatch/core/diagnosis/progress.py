@@ -16,6 +16,7 @@ _STEPPING_GAUGES = ("running", "waiting", "kv_usage")
 # A histogram's edges are coarse: clients that all left at once may be over-counted by an early finish or two.
 _ABOUT_ALL = 0.8
 _SEVERAL = 2  # answers: one may be a straggler
+_IN_TIME = 0.95  # a scrape that comes a little early is no reason to wait for the one after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ def admission_stall(progress: Progress, thresholds: Thresholds, *, kv_short: boo
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The verdict shown, since when, what it was before, and a challenger that was seen once."""
+    """The verdict shown, since when, what it was before, and a challenger that has not been agreed on for long."""
 
     verdict: str | None = None
     since: float | None = None
@@ -241,15 +242,18 @@ class Held:
     challenger_since: float | None = None
 
 
-def hold(held: Held, verdict: str | None, at: float, *, at_once: bool) -> Held:
-    """The next held verdict: a new one is taken when two evaluations in a row agree, or at once where asked for.
+def hold(held: Held, verdict: str | None, at: float, *, at_once: bool, seconds: float) -> Held:
+    """The next held verdict, after the opinion of the page at `at`.
 
-    None (idle, down, warming up) is taken at once, and so is the first verdict after it.
+    A new one is taken when every opinion over `seconds` agreed, two pages at least, or at once where asked for. None
+    (idle, down, warming up) is taken at once, and so is the first verdict after it.
     """
     if verdict == held.verdict:
         return replace(held, challenger=None, challenger_since=None)
     if at_once or verdict is None or held.verdict is None:
         return Held(verdict, None if verdict is None else at, held.verdict or held.previous)
-    if verdict == held.challenger:
-        return Held(verdict, held.challenger_since, held.verdict)
-    return replace(held, challenger=verdict, challenger_since=at)
+    if verdict != held.challenger or held.challenger_since is None:
+        return replace(held, challenger=verdict, challenger_since=at)
+    if at - held.challenger_since < _IN_TIME * seconds:
+        return held
+    return Held(verdict, held.challenger_since, held.verdict)

@@ -230,6 +230,11 @@ TARGET_ROWS: tuple[Row[Polled], ...] = (
         unit="count",
     ),
     Row(
+        "internal_errors_total",
+        "Evaluations in which a mistake of phasewatch's own cost the report of an engine of the target.",
+        one(lambda polled: polled.report.internal_errors),
+    ),
+    Row(
         "target_scrape_failures_total",
         "Failed scrapes of the target by reason.",
         lambda polled: _reasons(polled.report.scrape_failures),

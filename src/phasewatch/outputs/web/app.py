@@ -80,9 +80,8 @@ def create_app(service: Service) -> FastAPI:
 
     @app.api_route("/-/ready", methods=READ)
     async def ready() -> Response:
-        if service.ready:
-            return PlainTextResponse("phasewatch is ready.\n")
-        return PlainTextResponse("phasewatch waits for its first round of scrapes.\n", 503)
+        why = service.unready
+        return PlainTextResponse("phasewatch is ready.\n") if why is None else PlainTextResponse(f"{why}\n", 503)
 
     @app.api_route("/", methods=READ)
     async def page() -> Response:

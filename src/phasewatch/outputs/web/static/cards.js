@@ -10,10 +10,11 @@ const STATES = {
   no_engine_metrics: "the page has no samples of an engine",
   stale: "the last scrape failed; numbers are the last known",
   down: "three scrapes in a row failed",
+  internal_error: "phasewatch itself failed, not the engine; please report it",
 };
 // Colour is never the only sign.
 const MARKS = { good: "✓ ", bad: "✕ ", warn: "! ", calm: "" };
-const TROUBLE = new Set(["stale", "down", "no_engine_metrics"]);
+const TROUBLE = new Set(["stale", "down", "no_engine_metrics", "internal_error"]);
 
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
