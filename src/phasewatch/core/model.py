@@ -95,7 +95,6 @@ class Page:
     kind: Literal["engine", "router", "declared", "none"]
     anomalies: tuple[Anomaly, ...]
     http: Mapping[str, float]
-    single_process: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,9 +271,7 @@ class Config(_Section):
         tuple[Annotated[TargetSection, BeforeValidator(_short_form)], ...], AfterValidator(_distinct)
     ] = ()
     scrape: Scrape = Scrape()
-    windows: Annotated[
-        tuple[Annotated[Duration, _between(0.001, _LONGEST_WINDOW)], ...], Field(min_length=1, max_length=6)
-    ] = core.Settings().windows
+    windows: Annotated[tuple[WindowLength, ...], Field(min_length=1, max_length=6)] = core.Settings().windows
     estimator: core.Estimator = core.Settings().estimator
     objectives: ObjectivesSection = ObjectivesSection()
     thresholds: Annotated[dict[str, Any], AfterValidator(_thresholds)] = Field(default={})

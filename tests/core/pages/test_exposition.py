@@ -106,7 +106,6 @@ def test_the_newest_version_reads_as_written() -> None:
     assert snapshot.histograms["itl"].bounds[:2] == (0.01, 0.025)
     assert snapshot.histograms["itl"].bounds[-1] == math.inf
     assert snapshot.histograms["iteration_tokens"].count == 1238
-    assert read.single_process
     assert read.http["http_finishes"] == 41
 
 
@@ -302,7 +301,6 @@ def test_b05_engines_of_one_page_are_told_apart() -> None:
 def test_b05_a_real_page_of_two_engines() -> None:
     read = parse(fixture_page("real-0.32.0-two-engines.prom.gz"), at=7.0)
     assert list(read.engines) == [("demo-llama", "0"), ("demo-llama", "1")]
-    assert not read.single_process
     # num_gpu_blocks says 1024, both engines together; 512 blocks of 128 tokens are the 65,536 of each.
     for snapshot in read.engines.values():
         assert snapshot.gauges["kv_blocks"] * snapshot.gauges["block_size"] == snapshot.gauges["kv_capacity_tokens"]

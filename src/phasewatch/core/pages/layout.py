@@ -181,7 +181,6 @@ class Reading:
             kind=layout.kind,
             anomalies=self._anomalies,
             http={name: scalars[place] for name, place in layout.http.items()},
-            single_process="start_time" in layout.http,
         )
 
     def move(self, lines: Sequence[int], numbers: Sequence[float]) -> bool:
