@@ -358,7 +358,7 @@ def _remedies(remedies: tuple[Remedy, ...]) -> Table:
         text.append(f" ({_join((_REMEDY_WHEN.get(remedy.when, remedy.when), since))})", style="cyan")
         text.append(f". {_sentence(remedy.why)}" if remedy.why else "")
         text.append(
-            f" Side effect: {_sentence(remedy.side_effect)}" if remedy.side_effect != "none" else "", style="dim"
+            f" Side effect: {remedy.side_effect.rstrip('.')}." if remedy.side_effect != "none" else "", style="dim"
         )
         table.add_row(label, text)
     return table
