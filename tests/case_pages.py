@@ -64,6 +64,12 @@ def kinds(report: EngineReport) -> set[str]:
     return {one.kind for one in report.advisories}
 
 
+def advisory(report: EngineReport, kind: str) -> str:
+    """What the one of this kind says."""
+    (found,) = (one for one in report.advisories if one.kind == kind)
+    return f"{found.summary} {found.remedy}"
+
+
 def advice(report: EngineReport) -> str:
     """What the leading cause says to change."""
     return " / ".join(f"{one.change}: {one.why}" for one in report.causes[0].remedies) if report.causes else ""

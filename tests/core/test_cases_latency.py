@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from case_pages import Richer, advice, blamed, kinds, said, shares_steps
+from case_pages import Richer, advice, advisory, blamed, kinds, said, shares_steps
 from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.core.report.compare import compare
 from phasewatch.core.settings import Settings, Thresholds, parse_objectives
@@ -21,11 +21,6 @@ QUEUES = {"queue_batch_limit", "queue_kv_cache", "queue_prefill_backlog"}
 
 def answers(fleets: Iterable[Fleet]) -> set[str]:
     return {answer(report) for fleet in fleets for report in fleet.engines}
-
-
-def advisory(report: EngineReport, kind: str) -> str:
-    (found,) = (one for one in report.advisories if one.kind == kind)
-    return f"{found.summary} {found.remedy}"
 
 
 # --- C01, C03, C43, C47: more is asked than is served -------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
-from case_pages import Richer, blamed, kinds, said
+from case_pages import Richer, advisory, blamed, kinds, said
 from phasewatch.core.model import EngineReport, Fleet, Numbers
 from phasewatch.core.pages.exposition import parse
 from vllm_pages import Scene, Server, answer
@@ -17,11 +17,6 @@ DECODE = {"decode_slow", "decode_batch", "decode_bandwidth", "decode_context"}
 def figures(report: EngineReport) -> Numbers:
     assert report.numbers is not None
     return report.numbers
-
-
-def advisory(report: EngineReport, kind: str) -> str:
-    (found,) = (one for one in report.advisories if one.kind == kind)
-    return f"{found.summary} {found.remedy}"
 
 
 def numbers_in(value: object) -> Iterator[float]:

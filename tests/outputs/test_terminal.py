@@ -158,7 +158,7 @@ def test_one_engine_is_a_block_with_everything_needed_to_act() -> None:
         "7.1 % in use, 24,576 tokens in all",
         "do first:    shed load: reject or redirect requests (now). Arrivals are above",
         "then:        raise --max-num-seqs from 2 (with a restart, vLLM 0.8.5 on).",
-        "Decode: ITL rises with the batch.",
+        "Side effect: decode: ITL rises with the batch.",
         "evidence:    waiting_mean 11.4, kv_usage_ratio 7 %, expected_wait_seconds 19.4 s",
         "doubt it if: running below 2",
         "note:        Prefix caching is off. Enable it.",

@@ -2,6 +2,7 @@
 
 from phasewatch.core.diagnosis.causes._queue import has_room, queue_finding
 from phasewatch.core.diagnosis.causes._remedies import (
+    ENABLE_CACHING,
     MORE_BATCHED_TOKENS,
     REPLICA,
     SAME_PREFIXES,
@@ -57,5 +58,5 @@ CAUSE = CauseRow(
     needs=(*QUEUE_SIGNALS, "prefill"),
     uses=("queue", *PREFILL_TIME_SIGNALS),
     demand=True,
-    remedies=(SHED, REPLICA, SHORTER_PROMPTS, SAME_PREFIXES, MORE_BATCHED_TOKENS),
+    remedies=(SHED, REPLICA, SHORTER_PROMPTS, ENABLE_CACHING, SAME_PREFIXES, MORE_BATCHED_TOKENS),
 )
