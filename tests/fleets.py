@@ -130,7 +130,6 @@ def engine(
         missing=(),
         windows={60.0: FULL, 300.0: replace(FULL, window_seconds=300.0)},
         restarts=0,
-        version="0.32.0",
         objective_counts=COUNTS,
     )
     return replace(healthy, **changes)  # type: ignore[arg-type]

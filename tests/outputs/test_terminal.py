@@ -99,7 +99,6 @@ SICK = EngineReport(
     missing=("open_fds",),
     windows={60.0: NUMBERS},
     restarts=0,
-    version="0.32.0",
 )
 WELL = replace(
     SICK,
@@ -147,7 +146,7 @@ def test_a_percentile_shows_the_bounds_it_lies_in(value: Estimate | None, text: 
 
 def test_one_engine_is_a_block_with_everything_needed_to_act() -> None:
     text = shown(Fleet(60.0, 58.0, (SICK,), targets=(target("10.0.0.7:8000", "serving"),)))
-    assert text.startswith("10.0.0.7:8000  model demo-llama  engine 0  vLLM 0.32.0  serving\n")
+    assert text.startswith("10.0.0.7:8000  model demo-llama  engine 0  serving\n")
     for part in (
         "QUEUE_BATCH_LIMIT  confidence high  for 30 s, since second 30",
         CAUSE.summary,

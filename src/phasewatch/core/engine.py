@@ -169,7 +169,6 @@ class Engine:
             missing=() if self.judged is None else missing_signals(self.judged),
             windows={} if state == "down" else {seconds: figures for seconds, (_, figures) in self.windows().items()},
             restarts=self.restarts,
-            version=None,
             objective_counts=dict(self.counts),
         )
 

@@ -340,7 +340,6 @@ class EngineReport:
     missing: tuple[str, ...]
     windows: Mapping[float, Numbers]
     restarts: int
-    version: str | None
     objective_counts: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     fault: Fault | None = None
 

@@ -153,7 +153,7 @@ class Watcher:
         return EngineReport(
             key=key, role=role, state="down" if down else "internal_error", gauges_stale=False, verdict=None,
             confidence=None, score=None, summary=fault.summary, since=None, previous_verdict=None, causes=(),
-            symptoms=(), advisories=(), missing=(), windows={}, restarts=0, version=None, fault=fault,
+            symptoms=(), advisories=(), missing=(), windows={}, restarts=0, fault=fault,
         )  # fmt: skip
 
     # --- models --------------------------------------------------------------------------------------------------

@@ -199,7 +199,6 @@ def engine_block(
     head = Text()
     head.append(safe(engine.key.target), style="bold")
     head.append(safe(f"  model {engine.key.model_name or UNKNOWN}  engine {engine.key.engine or UNKNOWN}"))
-    head.append(f"  vLLM {engine.version}" if engine.version else "")
     head.append(f"  {engine.role}" if engine.role else "")
     head.append("  ")
     head.append(engine.state, style=state_style(engine.state))

@@ -1,12 +1,14 @@
 """The table of signals holds together: names can be told apart, and every row says what its kind needs."""
 
 import math
+import re
 from collections import Counter
 from itertools import chain
 
 import pytest
 
 from phasewatch.core.pages.catalog import BOUNDS, BY_NAME, CATALOG, CORE_SIGNALS, MOST, PREFIXES, Bounds, Signal
+from support import ROOT
 
 
 def test_every_signal_has_one_row_and_at_least_one_name() -> None:
@@ -62,3 +64,11 @@ def test_a_ratio_that_rounding_carried_over_one_is_one() -> None:
 
 def test_a_float_counts_one_by_one_up_to_the_most_that_is_believed() -> None:
     assert MOST - 1 != MOST == MOST + 1
+
+
+def test_every_signal_is_read_by_somebody() -> None:
+    """A name in a string of its own, or among others in one: windows are asked by name."""
+    folder = ROOT / "src" / "phasewatch"
+    texts = [path.read_text() for path in folder.rglob("*.py") if path.name != "catalog.py"]
+    strings = {word for text in texts for quoted in re.findall(r'"([a-z0-9_ ]+)"', text) for word in quoted.split()}
+    assert [row.name for row in CATALOG if row.name not in strings] == []

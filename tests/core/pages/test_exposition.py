@@ -45,12 +45,12 @@ def ttft(labels: str, *counts: float, name: str = "vllm:time_to_first_token_seco
 ABSENT = {
     "vllm-0.8.5.prom": {
         "waiting_capacity", "waiting_deferred", "awake", "kv_blocks", "kv_capacity_tokens", "prefix_caching",
-        "computed_prompt_tokens", "external_prompt_tokens", "external_prefix_queries", "external_prefix_hits",
+        "computed_prompt_tokens", "external_prompt_tokens", "external_prefix_hits",
         "finished_error", "tpot", "computed_prompt_length", "rejections",
     },
     "vllm-0.10.2.prom": {
         "waiting_capacity", "waiting_deferred", "awake", "kv_capacity_tokens", "computed_prompt_tokens",
-        "external_prompt_tokens", "external_prefix_queries", "external_prefix_hits", "finished_error", "tpot",
+        "external_prompt_tokens", "external_prefix_hits", "finished_error", "tpot",
         "computed_prompt_length", "rejections",
     },
     "vllm-0.11.2.prom": {
@@ -98,8 +98,8 @@ def test_the_newest_version_reads_as_written() -> None:
     assert snapshot.counters == {
         "prompt_tokens": 18240, "computed_prompt_tokens": 16440, "external_prompt_tokens": 0,
         "generation_tokens": 5000, "preemptions": 4, "prefix_queries": 5400, "prefix_hits": 1800,
-        "external_prefix_queries": 0, "external_prefix_hits": 0, "finished": 38, "finished_stop": 30,
-        "finished_length": 8, "finished_abort": 0, "finished_error": 0, "rejections": 0, "http_finishes": 41,
+        "external_prefix_hits": 0, "finished": 38,
+        "finished_length": 8, "finished_error": 0, "rejections": 0, "http_finishes": 41,
         "http_2xx": 39, "http_5xx": 0, "cpu_seconds": 91.5,
     }  # fmt: skip
     assert snapshot.histograms["itl"].count == 3990
@@ -648,7 +648,7 @@ def test_a_web_server_family_without_a_matching_child_counts_zero_once_it_is_dec
 
 def test_a_finish_reason_not_made_yet_counts_zero_but_an_error_is_unknown() -> None:
     read = page('vllm:request_success_total{engine="0",model_name="m",finished_reason="stop"} 4')
-    assert only(read).counters == {"finished": 4, "finished_stop": 4, "finished_length": 0, "finished_abort": 0}
+    assert only(read).counters == {"finished": 4, "finished_length": 0}
 
 
 def test_rejections_stand_on_the_page_and_in_its_only_engine() -> None:

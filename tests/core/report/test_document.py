@@ -58,7 +58,6 @@ ENGINE = {
             "previous_verdict",
             "missing",
             "restarts",
-            "version",
         )
     ),
     "causes": [CAUSE],
@@ -196,7 +195,7 @@ def test_json_carries_the_document_unchanged_and_without_nan(name: str) -> None:
 def test_d11_text_that_utf8_cannot_carry_does_not_cost_the_answer() -> None:
     name = "bad\udcff"
     cause = replace(fleets.CAUSE, summary=name, evidence={name: name})
-    report = engine(name, model_name=name, summary=name, causes=(cause,), version=name)
+    report = engine(name, model_name=name, summary=name, causes=(cause,))
     shown = document(fleet((report,), (fleets.model({"serving": 1}, model_name=name),), (fleets.target(name),)))
     assert json.loads(json.dumps(shown, ensure_ascii=False).encode()) == shown
     assert shown["engines"][0]["model_name"] == "bad?"

@@ -99,7 +99,7 @@ def test_a_state_without_numbers_says_why(view: Callable[..., Page], shown: Flee
 def test_names_and_errors_from_outside_stay_text(view: Callable[..., Page]) -> None:
     remedies = (Remedy(NASTY, NASTY, "now", NASTY),)
     cause = replace(CAUSE, summary=NASTY, remedies=remedies, evidence={NASTY: NASTY}, refuted_by=NASTY)
-    nasty = slow_engine(NASTY, version=NASTY)
+    nasty = slow_engine(NASTY)
     key = nasty.key._replace(model_name=NASTY, engine=NASTY)
     nasty = replace(nasty, key=key, causes=(cause,), summary=NASTY, missing=(NASTY,))
     page = view(

@@ -123,13 +123,10 @@ CATALOG: tuple[Signal, ...] = (
     # 0.8.5 counts blocks, later tokens: only their ratio is used.
     _counter("prefix_queries", "tokens", "prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
     _counter("prefix_hits", "tokens", "prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
-    _counter("external_prefix_queries", "tokens", "external_prefix_cache_queries_total"),  # 0.11.1
-    _counter("external_prefix_hits", "tokens", "external_prefix_cache_hits_total"),
+    _counter("external_prefix_hits", "tokens", "external_prefix_cache_hits_total"),  # 0.11.1
     _counter("finished", "requests", "request_success_total"),
     # Lazy in the Rust frontend only. error is not: before 0.13 its absence says nothing.
-    _counter("finished_stop", "requests", "request_success_total", lazy=True, finished_reason="stop"),
     _counter("finished_length", "requests", "request_success_total", lazy=True, finished_reason="length"),
-    _counter("finished_abort", "requests", "request_success_total", lazy=True, finished_reason="abort"),
     _counter("finished_error", "requests", "request_success_total", finished_reason="error"),  # 0.13
     _counter("spec_drafts", "events", "spec_decode_num_drafts_total"),
     _counter("spec_draft_tokens", "tokens", "spec_decode_num_draft_tokens_total"),

@@ -111,7 +111,6 @@ def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
         "missing": list(dict.fromkeys((*report.missing, *(name for cause in report.causes for name in cause.missing)))),
         **_numbers(report.numbers, report.missing),
         "restarts": report.restarts,
-        "version": _plain(report.version),
     }
 
 
