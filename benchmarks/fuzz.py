@@ -17,10 +17,12 @@ import random
 import re
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from traceback import extract_tb
 from typing import Annotated
@@ -29,6 +31,7 @@ import typer
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
 
 from phasewatch.core.model import Estimate, Fleet, Page
 from phasewatch.core.pages.catalog import CATALOG, PREFIXES
@@ -37,6 +40,7 @@ from phasewatch.core.report.document import document
 from phasewatch.core.report.families import families
 from phasewatch.core.settings import Settings, parse_objectives
 from phasewatch.core.watch import Watcher
+from phasewatch.outputs import terminal
 from phasewatch.sources.pages import PageError, page_text
 
 PAGES = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "pages"
@@ -261,7 +265,9 @@ def sequence(seed: int) -> tuple[str, ...]:
     """What went wrong in the sequence of this seed: one line each, none where all is well."""
     rng = random.Random(seed)
     try:
-        return tuple(dict.fromkeys(_run(rng)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return tuple(dict.fromkeys(_run(rng)))
     except Exception as error:  # what a fuzz looks for: any of them is a finding
         last = extract_tb(error.__traceback__)[-1]
         return (f"crash: {type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})",)
@@ -395,7 +401,8 @@ class _Collected:
 
 
 def _as_text(fleet: Fleet, settings: Settings) -> Iterator[str]:
-    """The families as a scraper reads them: all samples, none twice."""
+    """The table that a terminal shows, and the families as a scraper reads them: all samples, none twice."""
+    Console(file=StringIO(), width=100, markup=False, emoji=False).print(terminal.fleet(fleet))
     collected = _Collected(_exported(fleet, settings))
     text = generate_latest(collected).decode()
     read = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
