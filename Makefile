@@ -4,6 +4,7 @@ DEMO_FOR ?=
 # More workers than cores: the live tests wait more than they compute.
 PYTEST_ARGS ?= -n 5 --dist loadgroup
 LOCK_ARGS ?=
+FUZZ_ARGS ?=
 BENCH_ARGS ?=
 
 BIN := .venv/bin
@@ -17,7 +18,7 @@ LINTED := src tests tools benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench lint tools browser dashboards runbooks rules docs pictures grafana-schema lock clean newest-tools
+.PHONY: help demo test fuzz bench lint tools browser dashboards runbooks rules docs pictures grafana-schema lock clean newest-tools
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -30,6 +31,9 @@ test: lint tools browser grafana-schema ## lint, then all tests; PYTEST_ARGS="-k
 
 bench: .venv/.dev tools ## what watching a fleet costs, beside Prometheus; BENCH_ARGS="--targets 10,50" and others
 	$(BIN)/python -m benchmarks.fleet $(BENCH_ARGS)
+
+fuzz: .venv/.dev ## run odd pages from page to export; FUZZ_ARGS="--sequences 500" runs fewer
+	$(BIN)/python -m benchmarks.fuzz $(FUZZ_ARGS)
 
 lint: .venv/.dev ## ruff and mypy
 	$(BIN)/ruff check $(LINTED)

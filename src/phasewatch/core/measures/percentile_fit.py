@@ -292,7 +292,9 @@ def _percentiles(
     fraction = np.minimum(rank / count[owner], 1.0)
     tabled = np.cumsum(shape, axis=1)[owner]
     node = np.minimum((tabled < fraction[:, None]).sum(axis=1), NODES - 1)
-    tried = (node + 1 - (tabled[np.arange(len(owner)), node] - fraction) / shape[owner, node]) / NODES * _GRID
+    held = shape[owner, node]  # 0 in a part too thin for a float
+    beyond = (tabled[np.arange(len(owner)), node] - fraction) / np.where(held > 0, held, np.inf)
+    tried = (node + 1 - beyond) / NODES * _GRID
     tried = np.clip(np.ceil(tried), 1, _GRID - 1)
     active = np.arange(len(owner))
     step = 0
@@ -310,7 +312,9 @@ def _percentiles(
         step += 1
         if step <= _NEWTON_STEPS:
             growth = np.bincount(task, density * each, len(active))
-            root = np.ceil(tried + (target - through) / np.where(growth > 0, growth, np.inf))
+            # Where next to nothing lies in a part, the root is far beyond it: too far for a float is far enough.
+            with np.errstate(over="ignore"):
+                root = np.ceil(tried + (target - through) / np.where(growth > 0, growth, np.inf))
             tried = np.clip(root - enough, bottom + 1, top - 1)
         else:
             tried = np.floor((bottom + top) / 2)
