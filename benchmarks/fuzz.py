@@ -37,7 +37,7 @@ from phasewatch.core.model import Estimate, Fleet, Page
 from phasewatch.core.pages.catalog import CATALOG, PREFIXES
 from phasewatch.core.pages.exposition import ExpositionError, PageReader, parse
 from phasewatch.core.report.document import document
-from phasewatch.core.report.families import families
+from phasewatch.core.report.families import families, metrics
 from phasewatch.core.settings import Settings, parse_objectives
 from phasewatch.core.watch import Watcher
 from phasewatch.outputs import terminal
@@ -371,7 +371,7 @@ def _checked(fleet: Fleet, settings: Settings) -> Iterator[str]:
 
 
 def _exported(fleet: Fleet, settings: Settings) -> Iterator[Metric]:
-    return families(fleet, settings=settings, version="fuzz")
+    return metrics(families(fleet, settings=settings, version="fuzz"))
 
 
 def _values(path: str, value: object) -> Iterator[str]:

@@ -7,7 +7,7 @@ from prometheus_client.registry import Collector
 
 from fleets import WALL_OFFSET
 from phasewatch.core.model import Fleet
-from phasewatch.core.report.families import families
+from phasewatch.core.report.families import families, metrics
 from phasewatch.core.settings import Objectives, Settings
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -21,11 +21,13 @@ class Exported(Collector):
         self.objectives = objectives or Objectives()
 
     def collect(self) -> Iterator[Metric]:
-        return families(
-            self.shown,
-            settings=Settings(objectives=self.objectives),
-            version="1.2.3",
-            wall_offset=WALL_OFFSET,
+        return metrics(
+            families(
+                self.shown,
+                settings=Settings(objectives=self.objectives),
+                version="1.2.3",
+                wall_offset=WALL_OFFSET,
+            )
         )
 
 

@@ -15,7 +15,7 @@ import fleets
 from boards import Target, expand, variable_query
 from phasewatch.commands.common import recording_of
 from phasewatch.core.model import EngineReport, Fleet
-from phasewatch.core.report.families import families
+from phasewatch.core.report.families import families, metrics
 from phasewatch.core.settings import Objectives, Settings, parse_objectives
 from phasewatch.outputs.backfill import Backfill
 from phasewatch.sources.recording import Recording, timeline
@@ -89,11 +89,13 @@ def alert(target: str) -> Metric:
 
 
 def exported(fleet: Fleet, wall_offset: float, objectives: Objectives = OBJECTIVES) -> Iterator[Metric]:
-    return families(
-        fleet,
-        settings=Settings(objectives=objectives),
-        version="1.2.3",
-        wall_offset=wall_offset,
+    return metrics(
+        families(
+            fleet,
+            settings=Settings(objectives=objectives),
+            version="1.2.3",
+            wall_offset=wall_offset,
+        )
     )
 
 

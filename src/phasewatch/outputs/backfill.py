@@ -15,7 +15,7 @@ from prometheus_client.samples import Sample
 
 from phasewatch import __version__
 from phasewatch.core.model import Fleet
-from phasewatch.core.report.families import families
+from phasewatch.core.report.families import families, metrics
 from phasewatch.core.settings import Settings
 
 
@@ -51,5 +51,5 @@ def print_series(fleets: Iterable[Fleet], out: TextIO, settings: Settings, wall_
     written = Backfill()
     for fleet in fleets:
         page = families(fleet, settings=settings, version=__version__, wall_offset=wall_offset)
-        written.add(page, fleet.at + wall_offset)
+        written.add(metrics(page), fleet.at + wall_offset)
     print(written.text(), end="", file=out, flush=True)

@@ -11,8 +11,10 @@ from prometheus_client.registry import Collector
 
 from phasewatch.core.model import Fleet
 from phasewatch.core.report.document import SCHEMA, document
-from phasewatch.core.report.families import families
+from phasewatch.core.report.families import Family, families, metrics
 from phasewatch.core.settings import Settings
+from phasewatch.service.metrics_page import metrics_page
+from phasewatch.sources.pages import OPENMETRICS
 
 # Content types are few; a client that makes up others gets its page, but no place in memory.
 _MOST_PAGES = 8
@@ -43,11 +45,17 @@ class Round(Collector):
             encode, content_type = exposition.choose_encoder("")
         page = self._pages.get(content_type)
         if page is None:
-            page = encode(self)
+            openmetrics = content_type.startswith(OPENMETRICS)
+            # Underscores in names as they are; the other escapings, which nobody is known to ask for, change them.
+            plain = not content_type.endswith(("escaping=dots", "escaping=values"))
+            page = metrics_page(self._families(), openmetrics=openmetrics) if plain else encode(self)
             if len(self._pages) < _MOST_PAGES:
                 self._pages[content_type] = page
         return page, content_type
 
     def collect(self) -> Iterator[Metric]:
         """The families, as prometheus_client's encoders ask for them."""
+        return metrics(self._families())
+
+    def _families(self) -> Iterator[Family]:
         return families(self.fleet, settings=self.settings, version=self.version, wall_offset=self.wall_offset)

@@ -204,7 +204,7 @@ def test_before_the_first_evaluation_only_the_service_is_shown() -> None:
         "remedy_info",
     }
     alone = families(None, settings=Settings(), version="1.2.3")
-    assert [family.name for family in alone] == ["phasewatch_build", "phasewatch_remedy"]
+    assert [family.name for family in alone] == ["phasewatch_build_info", "phasewatch_remedy_info"]
 
 
 def test_b01_gauges_that_stand_still_with_the_engine_are_left_out() -> None:

@@ -59,7 +59,7 @@ def test_every_row_has_a_help_that_ends_as_a_sentence_and_fits_a_line() -> None:
 def test_help_names_vllms_metric_the_window_and_the_estimator() -> None:
     for estimator, words in (("sums", "the exact sums between scrapes"), ("interpolation", "histogram_quantile")):
         shown = families(SERVING, settings=Settings(estimator=estimator), version="1")  # type: ignore[arg-type]
-        helps = {family.name: family.documentation for family in shown}
+        helps = {family.name: family.help for family in shown}
         for prefix in ("phasewatch_", "phasewatch_model_"):
             p99 = helps[f"{prefix}ttft_p99_seconds"]
             assert "vllm:time_to_first_token_seconds" in p99

@@ -5,9 +5,10 @@ number, or frozen (an engine whose last page failed) has no series. An empty lab
 as the same.
 """
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, TypeVar
 
 from prometheus_client.metrics_core import Metric
@@ -36,12 +37,11 @@ Labels = Mapping[str, str]
 
 PREFIX = "phasewatch_"
 MODEL_PREFIX = f"{PREFIX}model_"
-_KINDS = (("_total", "counter"), ("_info", "info"), ("", "gauge"))
+_SUFFIXES = {"counter": "_total", "info": "_info", "gauge": ""}
 UNITS: tuple[str, ...] = ("seconds", "ratio")
 
 # States whose numbers are of now. All others show their state only: a number would stand still and look true.
 _CURRENT = frozenset({"serving", "idle", "warming_up", "asleep"})
-# A gauge above this is a creation time read as a value, or a division by almost nothing; only `_timestamp_` may be.
 _LARGEST = 1e9
 
 ENGINE_TABLES: tuple[Row[Any], ...] = (*STATE_ROWS, *WINDOW_ROWS, *NOW_ROWS, *VERDICT_ROWS, *ENGINE_ROWS)
@@ -55,27 +55,80 @@ RESERVED_LABELS: frozenset[str] = frozenset(
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
+@dataclass(slots=True)
+class LabelSet:
+    """Labels of one engine, model or target (and window), shared by all its series; they are written out once."""
+
+    labels: Labels
+    _written: dict[tuple[str, ...], Callable[[tuple[str, ...]], str]] = field(default_factory=dict)
+
+    def text(self, names: tuple[str, ...], values: tuple[str, ...]) -> str:
+        """All labels in the order of their names, as a page shows them; names, values: those of one series alone."""
+        write = self._written.get(names)
+        if write is None:
+            write = self._written[names] = self._writer(names)
+        return write(values)
+
+    def _writer(self, names: tuple[str, ...]) -> Callable[[tuple[str, ...]], str]:
+        shown = {name: _escaped(value).replace("%", "%%") for name, value in self.labels.items()}
+        shown |= dict.fromkeys(names, "%s")
+        template = ",".join(f'{name}="{shown[name]}"' for name in sorted(shown))
+        template = f"{{{template}}}" if shown else ""
+        if not names:
+            whole = template % ()
+            return lambda _: whole
+        order = sorted(range(len(names)), key=names.__getitem__)
+        return lambda values: template % tuple([_escaped(values[at]) for at in order])
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All series of one name. samples: shared labels, values of the series' own labels `names`, value."""
+
+    name: str
+    kind: str
+    unit: str
+    help: str
+    names: tuple[str, ...]
+    samples: Sequence[tuple[LabelSet, tuple[str, ...], float]]
+
+    @property
+    def base(self) -> str:
+        """The name without the suffix that its kind brings."""
+        return self.name.removesuffix(_SUFFIXES[self.kind])
+
+
+def metrics(found: Iterable[Family]) -> Iterator[Metric]:
+    """The families as prometheus_client's encoders take them."""
+    for family in found:
+        metric = Metric(family.base, family.help, family.kind, family.unit)
+        metric.samples = [
+            Sample(family.name, {**shared.labels, **dict(zip(family.names, values, strict=True))}, value)
+            for shared, values, value in family.samples
+        ]
+        yield metric
+
+
 def families(
     fleet: Fleet | None,
     *,
     settings: Settings,
     version: str,
     wall_offset: float = 0.0,
-) -> Iterator[Metric]:
+) -> Iterator[Family]:
     """Every family that has a series, in the order of the tables.
 
     fleet: None before the first evaluation. settings: those it was judged by. wall_offset: seconds that turn
     the fleet's clock into Unix time.
     """
     service = Service(version, None if fleet is None else fleet.at + wall_offset)
-    yield from _families(PREFIX, SERVICE_ROWS, [({}, service)])
+    yield from _families(PREFIX, SERVICE_ROWS, [(LabelSet({}), service)])
     if fleet is not None:
         yield from _targets(fleet, wall_offset)
         yield from _limits(fleet, settings.objectives)
         of_engines = _engines(fleet, settings.objectives, wall_offset)
         for family in (*of_engines, *_models(fleet, settings.objectives, wall_offset)):
-            family.documentation = with_estimator(family.documentation, settings.estimator)
-            yield family
+            yield replace(family, help=with_estimator(family.help, settings.estimator))
 
 
 def window_label(seconds: float) -> str:
@@ -83,23 +136,24 @@ def window_label(seconds: float) -> str:
     return f"{seconds:g}s" if seconds < 120 else format_duration(seconds)
 
 
-def _targets(fleet: Fleet, wall_offset: float) -> Iterator[Metric]:
+def _targets(fleet: Fleet, wall_offset: float) -> Iterator[Family]:
     targets = [
-        (_labels(report.labels, target=report.target), Polled(report, fleet.at + wall_offset))
+        (LabelSet(_labels(report.labels, target=report.target)), Polled(report, fleet.at + wall_offset))
         for report in sorted(fleet.targets, key=lambda report: report.target)
     ]
     yield from _families(PREFIX, TARGET_ROWS, targets)
 
 
-def _limits(fleet: Fleet, objectives: Objectives) -> Iterator[Metric]:
+def _limits(fleet: Fleet, objectives: Objectives) -> Iterator[Family]:
     names = sorted({report.key.model_name for report in fleet.engines} | {report.model_name for report in fleet.models})
-    yield from _families(PREFIX, LIMIT_ROWS, [(_labels({}, model_name=name), objectives.of(name)) for name in names])
+    limits = [(LabelSet(_labels({}, model_name=name)), objectives.of(name)) for name in names]
+    yield from _families(PREFIX, LIMIT_ROWS, limits)
 
 
-def _engines(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[Metric]:
+def _engines(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[Family]:
     brought = {report.target: report.labels for report in fleet.targets}
     engines = [
-        (_labels(brought.get(report.key.target, {}), **report.key._asdict(), role=report.role), report)
+        (LabelSet(_labels(brought.get(report.key.target, {}), **report.key._asdict(), role=report.role)), report)
         for report in sorted(fleet.engines, key=engine_order)
     ]
     yield from _families(PREFIX, STATE_ROWS, engines)
@@ -111,9 +165,9 @@ def _engines(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterat
     yield from _reports(PREFIX, current, (*VERDICT_ROWS, *ENGINE_ROWS))
 
 
-def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[Metric]:
+def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[Family]:
     models = [
-        (_labels({}, model_name=report.model_name, role=report.role), report)
+        (LabelSet(_labels({}, model_name=report.model_name, role=report.role)), report)
         for report in sorted(fleet.models, key=model_order)
     ]
     yield from _families(MODEL_PREFIX, MODEL_STATE_ROWS, models)
@@ -130,14 +184,16 @@ def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterato
 
 
 def _reports(
-    prefix: str, reports: Sequence[tuple[Labels, Judged, tuple[str, ...]]], rows: Iterable[Row[Judged]]
-) -> Iterator[Metric]:
+    prefix: str, reports: Sequence[tuple[LabelSet, Judged, tuple[str, ...]]], rows: Iterable[Row[Judged]]
+) -> Iterator[Family]:
     """The families of engines or models that are current; each with the signals it lacks."""
-    windows: list[tuple[Labels, Windowed]] = []
-    now: list[tuple[Labels, Windowed]] = []
+    windows: list[tuple[LabelSet, Windowed]] = []
+    now: list[tuple[LabelSet, Windowed]] = []
     for labels, judged, missing in reports:
         of_report = [(seconds, Windowed(numbers, missing)) for seconds, numbers in judged.report.windows.items()]
-        windows += [({**labels, "window": window_label(seconds)}, windowed) for seconds, windowed in of_report]
+        windows += [
+            (LabelSet({**labels.labels, "window": window_label(seconds)}), windowed) for seconds, windowed in of_report
+        ]
         # A scheduler that trusts frozen gauges would never send work again.
         if not (isinstance(judged.report, EngineReport) and judged.report.gauges_stale):
             now += [(labels, windowed) for _, windowed in of_report[:1]]
@@ -152,24 +208,21 @@ def _labels(brought: Labels, **own: str | None) -> dict[str, str]:
     return {k: encodable(v) for k, v in (kept | own).items() if v}
 
 
-def _families(prefix: str, rows: Iterable[Row[T]], subjects: Sequence[tuple[Labels, T]]) -> Iterator[Metric]:
+def _families(prefix: str, rows: Iterable[Row[T]], subjects: Sequence[tuple[LabelSet, T]]) -> Iterator[Family]:
     for row in rows:
-        family = _family(prefix, row)
-        for labels, subject in subjects:
-            for values, value in row.samples(subject):
-                if value is not None and _exportable(row.name, value):
-                    own = dict(zip(row.labels, values, strict=True))
-                    family.samples.append(Sample(f"{prefix}{row.name}", {**labels, **own}, float(value)))
-        if family.samples:
-            yield family
+        # A gauge above this is a creation time read as a value, or a division by almost nothing.
+        most = inf if row.name.endswith(("_timestamp_seconds", "_total")) else _LARGEST
+        samples = [
+            (labels, values, float(value))
+            for labels, subject in subjects
+            for values, value in row.samples(subject)
+            if value is not None and -inf < value < most
+        ]
+        if samples:
+            kind = next(kind for kind, suffix in _SUFFIXES.items() if row.name.endswith(suffix))
+            unit = next((unit for unit in UNITS if row.name.removesuffix(_SUFFIXES[kind]).endswith(f"_{unit}")), "")
+            yield Family(f"{prefix}{row.name}", kind, unit, row.help, row.labels, samples)
 
 
-def _family(prefix: str, row: Row[T]) -> Metric:
-    suffix, kind = next(one for one in _KINDS if row.name.endswith(one[0]))
-    name = row.name.removesuffix(suffix)
-    unit = next((unit for unit in UNITS if name.endswith(f"_{unit}")), "")
-    return Metric(f"{prefix}{name}", row.help, kind, unit)
-
-
-def _exportable(name: str, value: float) -> bool:
-    return math.isfinite(value) and (value < _LARGEST or name.endswith(("_timestamp_seconds", "_total")))
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
