@@ -20,22 +20,22 @@ LINTED := src tests tools benchmarks
 .DELETE_ON_ERROR:
 .PHONY: help demo test fuzz bench lint tools browser dashboards runbooks rules docs pictures grafana-schema lock clean newest-tools
 
-help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
-demo: .venv/.runtime ## run phasewatch on shipped recordings; DEMO_FOR=25s stops it by itself
+demo: .venv/.runtime ## run phasewatch on recorded servers, one in an incident; DEMO_FOR=25s ends it by itself
 	@$(BIN)/phasewatch demo $(if $(DEMO_FOR),--for $(DEMO_FOR))
 
-test: lint tools browser grafana-schema ## lint, then all tests; PYTEST_ARGS="-k name" narrows them
+test: lint tools browser grafana-schema ## lint, then run all tests; PYTEST_ARGS="-k name" selects some
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-bench: .venv/.dev tools ## what watching a fleet costs, beside Prometheus; BENCH_ARGS="--targets 10,50" and others
+bench: .venv/.dev tools ## measure what watching a fleet costs, beside Prometheus; BENCH_ARGS="--targets 10,50" and others
 	$(BIN)/python -m benchmarks.fleet $(BENCH_ARGS)
 
-fuzz: .venv/.dev ## run odd pages from page to export; FUZZ_ARGS="--sequences 500" runs fewer
+fuzz: .venv/.dev ## run malformed scrapes through reading, diagnosis and export; FUZZ_ARGS="--sequences 500" runs fewer
 	$(BIN)/python -m benchmarks.fuzz $(FUZZ_ARGS)
 
-lint: .venv/.dev ## ruff and mypy
+lint: .venv/.dev ## run ruff and mypy
 	$(BIN)/ruff check $(LINTED)
 	$(BIN)/ruff format --check $(LINTED)
 	$(BIN)/mypy
@@ -51,7 +51,7 @@ newest-tools:
 		echo "make: going on without Debian testing's Prometheus; its tests will be skipped" >&2
 
 # playwright's driver needs libatomic1, which a small Debian lacks.
-browser: .venv/.dev ## install Debian's chromium where it is missing and we are root
+browser: .venv/.dev ## install Debian's chromium if it is missing (needs root)
 	@if test -x /usr/bin/chromium && $(BIN)/playwright --version >/dev/null 2>&1; then :; \
 	elif test "$$(id -u)" = 0; then scripts/apt-install.sh chromium libatomic1; \
 	else echo "make: no /usr/bin/chromium or no libatomic1, and not root: browser tests cannot run" >&2; fi
@@ -68,7 +68,7 @@ runbooks: .venv/.dev ## rewrite the remedies in config/runbooks/verdicts from th
 rules: .venv/.dev ## rewrite config/prometheus/rules from tools/alerts
 	$(BIN)/python -m tools.alerts
 
-pictures: browser $(PINNED_TOOLS) ## rewrite docs/pictures, README's previews of the dashboards
+pictures: browser $(PINNED_TOOLS) ## rewrite docs/pictures, the README's previews of the dashboards
 	PYTHONPATH=tests $(BIN)/python scripts/preview_dashboards.py
 
 # Made from what Grafana publishes for node; without it one step of checking the dashboards is skipped, and says so.
@@ -96,5 +96,5 @@ lock: .venv/.dev ## rewrite requirements/ from pyproject.toml; LOCK_ARGS=--upgra
 	$(LOCK) --group build -o requirements/build.txt
 	$(LOCK) pyproject.toml --extra rules --group dev -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt
 
-clean: ## remove everything that make made
+clean: ## remove everything that make created
 	rm -rf .venv .cache dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

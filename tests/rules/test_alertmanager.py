@@ -336,7 +336,7 @@ def test_the_link_of_a_page_can_be_clicked_on(amtool: Path, tmp_path: Path) -> N
 def test_a_page_of_thirty_alerts_tells_ten_in_full_and_names_the_others(amtool: Path, tmp_path: Path) -> None:
     data = _data([labels_of("PhasewatchTTFTHigh", "critical", target=f"gpu-{n}:8000") for n in range(30)])
     assert _rendered(amtool, tmp_path, "title", data).startswith(
-        "[CRITICAL] PhasewatchTTFTHigh Qwen/Qwen3-8B (30): The 99th"
+        "[CRITICAL] PhasewatchTTFTHigh Qwen/Qwen3-8B (30): TTFT p99 is above"
     )
     text = _rendered(amtool, tmp_path, "text", data)
     told = re.findall(
@@ -358,7 +358,7 @@ def test_what_has_ended_is_named_and_a_page_without_target_too(amtool: Path, tmp
     )
     assert "\n\nResolved: x/0\n" in _rendered(amtool, tmp_path, "text", both)
     down = _data([], [labels_of("PhasewatchDown", "critical")])
-    assert _rendered(amtool, tmp_path, "title", down).startswith("[RESOLVED] PhasewatchDown: phasewatch is gone")
+    assert _rendered(amtool, tmp_path, "title", down).startswith("[RESOLVED] PhasewatchDown: phasewatch is down")
     assert _rendered(amtool, tmp_path, "text", down).startswith("Resolved: PhasewatchDown\n")
 
 
