@@ -327,3 +327,18 @@ def test_no_order_of_restarts_gaps_and_absent_signals_raises_or_makes_nonsense(
             scene.watcher.page("s", page)
             sane(scene.watcher.evaluate(scene.now))
     sane(scene.watcher.evaluate(scene.now + 1000))
+
+
+@pytest.mark.parametrize(("slow", "missed"), [(3, ()), (7, ("ttft_p95",)), (12, ("ttft_p90", "ttft_p95"))])
+def test_a_p95_allows_five_of_a_hundred_over_the_limit(slow: int, missed: tuple[str, ...]) -> None:
+    server = Server(name="a")
+    names = ("ttft_p90", "ttft_p95")
+    scene = Scene(server, objectives=[f"{name}=1s" for name in names])
+
+    def traffic() -> None:
+        server.engine.serves(100 - slow, prefill=0.1)
+        for _ in range(slow):
+            server.engine.first_tokens(2.0)
+
+    (report,) = scene.rounds(60, traffic)[-1].engines
+    assert tuple(sorted(symptom.objective for symptom in report.symptoms if symptom.objective in names)) == missed

@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterable
 from itertools import pairwise
 
+from phasewatch.core.measures.quantile import PERCENTILES
 from tools.simulator.messages import Request
 from tools.simulator.scenarios import Scenario
 
 WINDOW_SECONDS = 60.0
 # An incident counts if it misses its objective by this much in two windows.
 FACTOR = 1.5
-_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+_PERCENTILES = dict(PERCENTILES)
 
 
 def _statistic(values: list[float], which: str) -> float:

@@ -12,6 +12,7 @@ from phasewatch.core.fleet import ModelKey
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import Estimate
 from phasewatch.core.report.compare import Change, Comparison, LoadRow, ModelNumbers, Row
+from phasewatch.core.report.measure_table import LATENCIES, PHASES
 from phasewatch.outputs import terminal
 
 SCHEMA = "phasewatch/compare/v1"
@@ -102,13 +103,8 @@ _LABELS = {
     "arrivals": "arrivals",
     "prompt_length": "prompts",
     "output_length": "answers",
-    "ttft": "TTFT",
-    "itl": "ITL",
-    "tpot": "TPOT",
-    "queue_mean": "queue",
-    "prefill_mean": "prefill",
-    "decode_mean": "decode",
-    "frontend_mean": "front end",
+    **{family: label for family, label, _ in LATENCIES},
+    **{f"{phase}_mean": label for phase, label in PHASES},
     "generation_speed": "generated",
     "gave_up": "gave up",
 }

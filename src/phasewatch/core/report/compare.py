@@ -9,7 +9,8 @@ from typing import Literal
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.measures.window import restarted, step
 from phasewatch.core.model import Estimate, Latency, Numbers, Snapshot, Step
-from phasewatch.core.settings import STATISTICS, Thresholds
+from phasewatch.core.report.measure_table import LATENCIES, PHASES
+from phasewatch.core.settings import FAMILIES, STATISTICS, Thresholds
 
 Outcome = Literal["better", "worse", "same", "unsure"]
 Conclusion = Literal["better", "worse", "mixed", "same", "unsure", "not comparable"]
@@ -149,14 +150,14 @@ def _unlike(row: LoadRow, before: float | None, after: float | None) -> str:
 
 
 def _measures(thresholds: Thresholds) -> Iterable[_Measure]:
-    for family in ("ttft", "itl", "tpot", "e2e"):
+    for family in FAMILIES:
         yield _Measure(f"{family}_mean", "seconds", True, _of_latency(family, _mean))
         for statistic in STATISTICS[1:]:
             yield _Measure(f"{family}_{statistic}", "seconds", True, _of_latency(family, _percentile(statistic)))
         if family == "itl":
             share = thresholds.stalled_share
             yield _Measure("itl_stalled", "ratio", True, lambda n: _exact(n.itl_stalled_ratio), share)
-    for phase in ("queue", "prefill", "decode", "frontend"):
+    for phase, _ in PHASES:
         yield _Measure(f"{phase}_mean", "seconds", False, _of_phase(phase))
     yield _Measure("prefill_speed", "tokens_per_second", False, lambda n: _exact(n.tokens.prefill_speed))
     yield _Measure("decode_speed", "tokens_per_second", False, lambda n: _exact(n.tokens.decode_speed))
@@ -231,7 +232,8 @@ def _outcome(before: Estimate, after: Estimate, floor: float) -> Outcome:
 
 # --- the sentence -------------------------------------------------------------------------------------------------
 
-_FAMILIES = (("itl", "ITL"), ("tpot", "TPOT"), ("ttft", "TTFT"), ("e2e", "e2e"))
+_LABELS = {family: label for family, label, _ in LATENCIES}
+_SAID_IN_ORDER = ("itl", "tpot", "ttft", "e2e")
 _ORDER: tuple[Outcome, ...] = ("better", "worse", "same", "unsure")
 _OPPOSITE: tuple[tuple[Outcome, Outcome], ...] = (("better", "worse"), ("worse", "better"))
 
@@ -244,9 +246,9 @@ def _conclusion(
     survivors = rows["gave_up"].outcome in ("better", "worse")
     left_out = {"itl" if drafts else "tpot"} | ({"ttft", "e2e"} if survivors else set())
     said = [*_shares(rows, thresholds)]
-    for family, label in _FAMILIES:
+    for family in _SAID_IN_ORDER:
         if family not in left_out:
-            said += _family(rows, family, label, before, after)
+            said += _family(rows, family, _LABELS[family], before, after)
     conclusion = _overall({outcome for outcome, _ in said})
     phrases = [phrase for wanted in _ORDER for outcome, phrase in said if outcome == wanted]
     if survivors:
