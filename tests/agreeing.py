@@ -52,6 +52,7 @@ EVIDENCE = {
 NOT_IN_THE_DOCUMENT = {
     "objective_missed", "objective_missed_surely", "objective_observations_total", "objective_over_total",
     "objective_over_surely_total", "target_missing_signals", "target_restarts_total", "target_scrape_failures_total",
+    "target_anomalies_total",
     "internal_errors_total",
 }  # fmt: skip
 EXPORTED = [measure for measure in MEASURES if measure.exported != "no"]

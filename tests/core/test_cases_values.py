@@ -80,8 +80,10 @@ def test_b21_first_tokens_within_a_millisecond_are_implausible_and_no_objective_
         engine.tokens(0.03, 100 * requests)
         engine.finishes(requests, prefill=0.5, decode=8.5, prompt=3000, output=300)
 
-    report = Scene(server).after(90, zeros)
+    fleet = Scene(server).rounds(90, zeros)[-1]
+    report = fleet.engines[0]
     assert "implausible" in advisory(report, "contradiction")
+    assert [(one.kind, one.present) for one in fleet.targets[0].anomalies] == [("contradiction", True)]
     assert (figures(report).ttft_seconds.count, figures(report).ttft_seconds.p99) == (0, None)
     assert "ttft" in report.missing
     assert (answer(report), report.confidence) == ("healthy", "medium")  # of what is left: ITL

@@ -90,6 +90,32 @@ def test_a_page_without_engine_samples_is_no_engine_metrics_with_a_hint(kind: st
     assert fleet.targets[0].last_error
 
 
+def odd(fleet: Fleet) -> dict[str, tuple[int, bool]]:
+    return {one.kind: (one.count, one.present) for one in fleet.targets[0].anomalies}
+
+
+def test_what_is_odd_about_a_target_is_counted_by_kind_until_it_ends() -> None:
+    scene = Scene()
+    good = 'vllm:num_requests_running{engine="0",model_name="m"} 3\n'
+    for second, text in enumerate(("", "no sample\nnor this one\n", "no sample\n", ""), 1):
+        scene.watcher.page("s", parse(good + text, at=float(second)))
+        fleet = scene.watcher.evaluate(float(second))
+        assert odd(fleet) == [
+            {}, {"unreadable_line": (2, True)}, {"unreadable_line": (3, True)}, {"unreadable_line": (3, False)},
+        ][second - 1]  # fmt: skip
+    assert fleet.targets[0].anomalies[0].last == "line 2 cannot be read: 'no sample'"
+
+
+def test_a_scrape_that_is_not_later_than_the_last_one_is_odd_and_changes_nothing() -> None:
+    server = Server()
+    scene = Scene(server)
+    before = scene.after(60, lambda: fine(server))
+    scene.watcher.page("s", server.page(scene.now - 10.0))
+    fleet = scene.watcher.evaluate(scene.now)
+    assert odd(fleet) == {"page_order": (1, True)}
+    assert fleet.engines == (before,)
+
+
 def test_requests_that_finish_while_first_tokens_and_tokens_stand_still_are_no_engine_metrics_a07() -> None:
     server = Server()
     report = Scene(server).after(60, lambda: server.answers(50))

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from fleets import DOWN, INTERNAL_ERROR, OWN_FAULT, SERVING, engine, fleet, slow_engine, target
+from phasewatch.core.model import Anomaly
 from phasewatch.service.changes import Changes
 from phasewatch.service.logs import setup_logs
 
@@ -114,3 +115,16 @@ def test_our_own_fault_is_logged_with_its_traceback_when_it_begins_and_once_when
         ("info", "internal error is over", False),
     ]
     assert own[0]["traceback"] == OWN_FAULT.traceback
+
+
+def test_an_anomaly_is_logged_when_it_begins_and_when_it_ends() -> None:
+    cut = Anomaly("unreadable_line", 1, "line 7 cannot be read: 'x'")
+    shown = ((), (cut,), (replace(cut, count=2),), (replace(cut, count=2, present=False),))
+    with structlog.testing.capture_logs() as logged:
+        changes = Changes(structlog.get_logger())
+        for anomalies in shown:
+            changes.log(fleet((), targets=(target(anomalies=anomalies),)))
+    assert [(e["log_level"], e["event"], e["kind"]) for e in logged if "kind" in e] == [
+        ("warning", "anomaly", "unreadable_line"),
+        ("info", "anomaly is over", "unreadable_line"),
+    ]

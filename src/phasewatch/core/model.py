@@ -372,6 +372,7 @@ class TargetReport:
     """One target's scrapes. scrape_failures: count by reason since start (a closed set, see sources.scrape).
 
     internal_errors: evaluations since start in which a mistake of phasewatch's own cost one of its engines' reports.
+    anomalies: what was odd since the start, one for each kind found.
     """
 
     target: str
@@ -384,6 +385,7 @@ class TargetReport:
     restarts: int = 0
     scrape_failures: Mapping[str, int] = field(default_factory=dict)
     internal_errors: int = 0
+    anomalies: tuple[Anomaly, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

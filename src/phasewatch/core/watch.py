@@ -1,8 +1,8 @@
 """Pages and failures in, in time order; at any moment the whole Fleet out. The only state is what is kept here."""
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -11,6 +11,8 @@ from phasewatch.core.engine import Engine
 from phasewatch.core.fleet import ModelKey, Peers, by_model, merge_model, unmerged
 from phasewatch.core.measures.quantile import fit_together, settle
 from phasewatch.core.model import (
+    Anomaly,
+    AnomalyKind,
     EngineKey,
     EngineReport,
     Fault,
@@ -40,6 +42,7 @@ class _Target:
     error: str | None = None
     success_at: float | None = None
     restarts: int = 0
+    anomalies: dict[AnomalyKind, Anomaly] = field(default_factory=dict)
 
 
 class Watcher:
@@ -61,6 +64,9 @@ class Watcher:
         """One good page."""
         served = self._begin_turn(target)
         memory = self._targets.setdefault(target, _Target())
+        odd = [*page.anomalies]
+        if memory.success_at is not None and page.at <= memory.success_at:
+            odd.append(Anomaly("page_order", 1, f"a scrape of second {page.at:g} after one of {memory.success_at:g}"))
         memory.failures, memory.error, memory.success_at, memory.page = 0, None, page.at, page
         # An engine that is gone from a good page is gone: its series end, a new one starts with a baseline.
         before = next((key[0] for key in memory.engines), None)
@@ -72,6 +78,9 @@ class Watcher:
             if engine is None or snapshot.at > engine.last.at:
                 anew |= self._take(memory, EngineKey(target, *key), snapshot, before)
         memory.restarts += anew  # the engines of a page are one server
+        contradictions = (one for engine in memory.engines.values() for one in engine.contradictions)
+        odd += (Anomaly("contradiction", 1, one.summary) for one in contradictions)
+        memory.anomalies = _counted(memory.anomalies, odd)
         self._end_turn(target, page.at, served)
 
     def failure(self, target: str, at: float, reason: str) -> None:
@@ -240,6 +249,7 @@ class Watcher:
             scrape_seconds=None,
             missing_signals=max((len(report.missing) for report in reports), default=0),
             restarts=memory.restarts,
+            anomalies=tuple(memory.anomalies.values()),
         )
 
     def _state(self, memory: _Target, reports: Sequence[EngineReport]) -> State:
@@ -260,6 +270,15 @@ _NO_ENGINE = {
     "declared": "engine metrics are declared but have no samples; check that the engine's stat logger is attached",
     "none": "no vLLM metrics on the page; enable the engine's stat logger (not --disable-log-stats) or check the URL",
 }
+
+
+def _counted(before: Mapping[AnomalyKind, Anomaly], odd: Iterable[Anomaly]) -> dict[AnomalyKind, Anomaly]:
+    """All since the start, with those of one page added."""
+    counted = {kind: replace(one, present=False) for kind, one in before.items()}
+    for one in odd:
+        known = counted.get(one.kind)
+        counted[one.kind] = replace(one, count=one.count + (known.count if known else 0))
+    return counted
 
 
 def _latencies(report: EngineReport | ModelReport) -> list[Latency]:

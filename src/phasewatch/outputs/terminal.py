@@ -15,6 +15,7 @@ from rich.text import Text
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import (
     TROUBLE,
+    Anomaly,
     Cause,
     EngineReport,
     Estimate,
@@ -187,6 +188,7 @@ def fleet(report: Fleet) -> RenderableType:
         parts.append(advisory)
     seen = {e.key.target for e in report.engines}
     parts += [target_line(t) for t in report.targets if t.target not in seen]
+    parts += [anomaly_line(t, one) for t in report.targets for one in t.anomalies]
     if not lonely and report.engines and not any(map(needs_a_look, report.engines)):
         parts.append(Text("Nothing to do.", style="green"))
     return Group(*parts)
@@ -389,6 +391,11 @@ def _model_line(model: ModelReport) -> Text:
         p99 = estimate(numbers.ttft_seconds.p99), estimate(numbers.itl_seconds.p99)
         line.append(f", together TTFT p99 {p99[0]}, ITL p99 {p99[1]}")
     return line
+
+
+def anomaly_line(target: TargetReport, one: Anomaly) -> Text:
+    times = f", {one.count} times" if one.count > 1 else ""
+    return Text(f"{safe(target.target)}: {one.kind.replace('_', ' ')}{times}: {safe(one.last)}", style="yellow")
 
 
 def target_line(target: TargetReport) -> Text:

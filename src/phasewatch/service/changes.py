@@ -2,7 +2,7 @@
 
 from structlog.stdlib import BoundLogger
 
-from phasewatch.core.model import TROUBLE, EngineKey, EngineReport, Fleet, TargetReport
+from phasewatch.core.model import TROUBLE, AnomalyKind, EngineKey, EngineReport, Fleet, TargetReport
 
 
 class Changes:
@@ -13,14 +13,17 @@ class Changes:
         self._targets: dict[str, str] = {}
         self._engines: dict[EngineKey, tuple[str, str | None]] = {}
         self._faults: dict[tuple[str | None, ...], str] = {}
+        self._odd: dict[str, frozenset[AnomalyKind]] = {}
 
     def log(self, fleet: Fleet) -> None:
         for target in fleet.targets:
             self._target(target)
+            self._anomalies(target)
         for engine in fleet.engines:
             self._engine(engine)
         self._own_faults(fleet)
         self._targets = {target.target: target.state for target in fleet.targets}
+        self._odd = {target.target: _present(target) for target in fleet.targets}
         self._engines = {engine.key: (engine.state, engine.verdict) for engine in fleet.engines}
 
     def _own_faults(self, fleet: Fleet) -> None:
@@ -37,6 +40,15 @@ class Changes:
             elif fault is None and key in self._faults:
                 self._log.info("internal error is over", **about)
         self._faults = {key: fault.error for key, fault in known.items()}
+
+    def _anomalies(self, report: TargetReport) -> None:
+        """One line when an anomaly begins, one when it ends."""
+        before, now = self._odd.get(report.target, frozenset()), _present(report)
+        for one in report.anomalies:
+            if one.kind in now - before:
+                self._log.warning("anomaly", target=report.target, kind=one.kind, last=one.last)
+            elif one.kind in before - now:
+                self._log.info("anomaly is over", target=report.target, kind=one.kind, count=one.count)
 
     def _target(self, report: TargetReport) -> None:
         before = self._targets.get(report.target)
@@ -63,3 +75,7 @@ class Changes:
             "verdict", **about, verdict=report.verdict, previous=before and before[1], confidence=report.confidence,
             summary=report.summary,
         )  # fmt: skip
+
+
+def _present(report: TargetReport) -> frozenset[AnomalyKind]:
+    return frozenset(one.kind for one in report.anomalies if one.present)

@@ -79,7 +79,7 @@ DOCUMENT = {
     "window_seconds": None,
     "engines": [ENGINE],
     "models": [MODEL],
-    "targets": [{"target", "url", "state", "last_error", "last_success_age_seconds", "scrape_seconds"}],
+    "targets": [{"target", "url", "state", "last_error", "last_success_age_seconds", "scrape_seconds", "anomalies"}],
 }
 
 

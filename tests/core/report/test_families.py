@@ -186,6 +186,7 @@ def test_an_engine_whose_last_page_failed_shows_its_state_and_nothing_that_would
 def test_a_target_that_is_down_keeps_its_counters_and_the_time_of_its_last_success() -> None:
     assert {name for name in names(DOWN) if name.startswith("target_")} == {
         "target_up", "target_last_success_timestamp_seconds", "target_restarts_total", "target_scrape_failures_total",
+        "target_anomalies_total",
     }  # fmt: skip
     assert values(DOWN, "target_up") == [0.0]
     assert values(DOWN, "target_last_success_timestamp_seconds") == [WALL_OFFSET + 120.0 - 95.0]

@@ -31,7 +31,8 @@ OF_ENGINES = (
 )  # fmt: skip
 OTHERS = (
     "objective_seconds", "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
-    "target_missing_signals", "target_restarts_total", "target_scrape_failures_total", "internal_errors_total",
+    "target_missing_signals", "target_restarts_total", "target_scrape_failures_total",
+    "target_anomalies_total", "internal_errors_total",
     "build_info",
     "last_evaluation_timestamp_seconds", "remedy_info",
 )  # fmt: skip

@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICTS
-from phasewatch.core.model import CONFIDENCES, STATES, EngineReport, Latency, ModelReport, Numbers, TargetReport
+from phasewatch.core.model import (
+    ANOMALIES,
+    CONFIDENCES,
+    STATES,
+    EngineReport,
+    Latency,
+    ModelReport,
+    Numbers,
+    TargetReport,
+)
 from phasewatch.core.report.document import first_window
 from phasewatch.core.report.measure_table import Row, Samples, enum, one
 from phasewatch.core.settings import Limit, Limits
@@ -198,6 +207,12 @@ def _reasons(failures: Mapping[str, int]) -> Samples:
     return [((reason,), count) for reason, count in sorted(failures.items())]
 
 
+def _anomalies(polled: Polled) -> Samples:
+    """Every kind from the start, so that a first increase shows."""
+    counts = {one.kind: one.count for one in polled.report.anomalies}
+    return [((kind,), counts.get(kind, 0)) for kind in ANOMALIES]
+
+
 def _last_success(polled: Polled) -> float | None:
     age = polled.report.last_success_age_seconds
     return None if age is None else polled.at - age
@@ -233,6 +248,13 @@ TARGET_ROWS: tuple[Row[Polled], ...] = (
         "internal_errors_total",
         "Evaluations in which a mistake of phasewatch's own cost the report of an engine of the target.",
         one(lambda polled: polled.report.internal_errors),
+    ),
+    Row(
+        "target_anomalies_total",
+        "What was odd about the target's scrapes, by kind: unreadable lines, impossible values and so on.",
+        _anomalies,
+        ("kind",),
+        unit="count",
     ),
     Row(
         "target_scrape_failures_total",

@@ -166,10 +166,11 @@ export function modelsTable(models) {
 }
 
 export function targetsTable(targets) {
-  return table("Targets", ["Target", "State", "Last good page", "Took", "Last error"], targets.map((target) => el("tr", {},
+  return table("Targets", ["Target", "State", "Last good page", "Took", "Last error", "Anomalies"], targets.map((target) => el("tr", {},
     el("th", { scope: "row", class: "text" }, target.target, target.url ? el("small", { class: "where" }, target.url) : null),
     el("td", {}, words(target.state)),
     el("td", {}, target.last_success_age_seconds == null ? "never" : `${seconds(Math.round(target.last_success_age_seconds))} ago`),
     el("td", {}, seconds(target.scrape_seconds)),
-    el("td", { class: "text" }, target.last_error ?? ""))));
+    el("td", { class: "text" }, target.last_error ?? ""),
+    el("td", { class: "text" }, target.anomalies.map((one) => `${words(one.kind)} (${one.count}): ${one.last}`).join("; ")))));
 }
