@@ -21,7 +21,7 @@ def slope(middle: float) -> float:
 
 
 def height(middle: float, side: int) -> float:
-    return float(shape.height(np.array([middle]), side)[0])
+    return float(shape.height(shape.slope(np.array([middle])), side)[0])
 
 
 @given(st.floats(0.1, 0.9), st.floats(-3.0, 1.5), st.floats(-3.0, 1.5))

@@ -56,9 +56,9 @@ def _newton(terms: Floats, middle: Floats, left: Floats, right: Floats) -> tuple
     return shape, np.linalg.solve(matrix, weighted @ misses[:, :, None])[:, :, 0]
 
 
-def height(middle: Floats, side: int) -> Floats:
-    """Log density at 0 (side -1) or 1 (+1) of the exponential density on [0, 1] with this mean."""
-    k = slope(middle) * side
+def height(k: Floats, side: int) -> Floats:
+    """Log density at 0 (side -1) or 1 (+1) of the density exp(k t) on [0, 1]."""
+    k = k * side
     size = np.maximum(np.abs(k), 1e-6)
     return np.where(np.abs(k) < 1e-6, 0.0, np.log(size / -np.expm1(-size)) + np.minimum(k, 0.0))
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from phasewatch.core.measures.bucket_density import MIDDLES, NODES, height, shares
+from phasewatch.core.measures.bucket_density import MIDDLES, NODES, height, shares, slope
 from phasewatch.core.measures.histogram import Floats
 from phasewatch.core.measures.window_arrays import Windows, alike, batches, stacked
 from phasewatch.core.model import Histogram
@@ -215,12 +215,13 @@ def _parts(windows: Windows, moved: Floats, spreads: Floats, at: tuple[Indices, 
 
 
 def _shapes(windows: Windows, sizes: Floats, means: Floats, at: tuple[Indices, Indices]) -> Floats:
-    middle = (means[at] - windows.low[at]) / windows.width[at]
-    below, above = (_height(windows, sizes, means, at, side) for side in (-1, 1))
-    return shares(middle, below, above)
+    places = (means - windows.low) / windows.width
+    slopes = slope(places.ravel()).reshape(places.shape)
+    below, above = (_height(windows, sizes, slopes, at, side) for side in (-1, 1))
+    return shares(places[at], below, above)
 
 
-def _height(windows: Windows, sizes: Floats, means: Floats, at: tuple[Indices, Indices], side: int) -> Floats:
+def _height(windows: Windows, sizes: Floats, slopes: Floats, at: tuple[Indices, Indices], side: int) -> Floats:
     """Log density at the lower (side -1) or upper (+1) edge of buckets, in units of each bucket's own average.
 
     Between two buckets with observations: halfway between what the two say alone, as exponentials with their means.
@@ -228,15 +229,14 @@ def _height(windows: Windows, sizes: Floats, means: Floats, at: tuple[Indices, I
     """
     window, bucket = at
     width = windows.width[at]
-    own = height((means[at] - windows.low[at]) / width, side)
+    own = height(slopes[at], side)
     average = np.log(sizes[at] / width)
     gap = (windows.gap_below if side < 0 else windows.gap_above)[at]
     empty = np.log(0.5 / np.fmin(width, np.where(gap > 0, gap, np.inf))) - average
     beside = window, np.clip(bucket + side, 0, sizes.shape[1] - 1)
     full = np.isnan(gap)
-    inside = np.where(full, (means[beside] - windows.low[beside]) / windows.width[beside], 0.5)
     density = np.where(full, sizes[beside] / windows.width[beside], 1.0)
-    between = (own + height(inside, -side) + np.log(density) - average) / 2
+    between = (own + height(slopes[beside], -side) + np.log(density) - average) / 2
     alone_above = np.isinf(gap) & (windows.overflow[window] > 0)
     return np.select([full, gap == 0, alone_above], [between, empty, own], np.fmin(own, empty))
 
