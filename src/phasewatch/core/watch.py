@@ -95,12 +95,19 @@ class Watcher:
         self._end_turn(target, at, served)
 
     def evaluate(self, at: float) -> Fleet:
-        """The whole truth at `at`."""
+        """The whole truth at `at`. The percentiles of all engines are fitted at once."""
+        known = [
+            _guarded("measuring", engine.windows)[0]
+            for memory in self._targets.values()
+            for engine in memory.engines.values()
+        ]
+        fit_together(
+            latency for windows in known if windows for _, one in windows.values() for latency in one.latencies
+        )
         said = {
             name: [self._report(memory, EngineKey(name, *one), at) for one in sorted({*memory.engines, *memory.faults})]
             for name, memory in self._targets.items()
         }
-        fit_together(latency for reports in said.values() for one in reports for latency in _latencies(one))
         said = {name: [self._settled(one) for one in reports] for name, reports in said.items()}
         engines = tuple(one for reports in said.values() for one in reports)
         targets = tuple(self._target(name, self._targets[name], reports, at) for name, reports in said.items())

@@ -1,6 +1,6 @@
 """One engine's window -> an opinion: healthy, a cause, unknown, or none at all. Holding it over time: states.hold."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from phasewatch.core.diagnosis.causes import admission_stalled, engine_stalled
@@ -19,14 +19,21 @@ from phasewatch.core.settings import Limits, Settings, stall_seconds
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What one evaluation says. verdict None: nothing to say (the state says why). surely: taken at once."""
+    """What one evaluation says. verdict None: nothing to say (the state says why). surely: taken at once.
+
+    text: of a healthy engine written when it is read: its percentiles may not be fitted before.
+    """
 
     verdict: str | None
     confidence: Confidence | None
-    summary: str
+    text: str | Callable[[], str]
     causes: tuple[Cause, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
     surely: bool = False
+
+    @property
+    def summary(self) -> str:
+        return self.text if isinstance(self.text, str) else self.text()
 
     @staticmethod
     def of_state(state: State) -> "Opinion":
@@ -84,16 +91,17 @@ def _healthy(judged: Window, figures: Numbers, verdicts: tuple[Judged, ...], lim
     known = {family_of(one.objective) for one in verdicts}
     unjudged = [family for family in families if family not in known and not has(judged, family)]
     sure = all(one.surely_met for one in verdicts) and not unjudged
-    ttft, itl = figures.ttft_seconds, figures.itl_seconds
+    return Opinion("healthy", "high" if sure else "medium", lambda: _met(figures, unjudged))
+
+
+def _met(figures: Numbers, unjudged: Sequence[str]) -> str:
     parts = [
         f"{name} p99 {seconds(latency.p99.value)}"
-        for name, latency in (("TTFT", ttft), ("ITL", itl))
+        for name, latency in (("TTFT", figures.ttft_seconds), ("ITL", figures.itl_seconds))
         if latency.p99 is not None
     ]
     summary = f"Objectives are met{': ' if parts else '.'}{', '.join(parts)}{'.' if parts else ''}"
-    if unjudged:
-        summary += f" Not judged, for want of the signal: {', '.join(unjudged)}."
-    return Opinion("healthy", "high" if sure else "medium", summary)
+    return summary + (f" Not judged, for want of the signal: {', '.join(unjudged)}." if unjudged else "")
 
 
 def _nothing_judged(families: Iterable[str]) -> str:

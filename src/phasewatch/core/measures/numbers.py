@@ -4,7 +4,7 @@ from math import inf
 
 from phasewatch.core.measures.histogram import edges, in_buckets, mean
 from phasewatch.core.measures.phases import computed_prompt_tokens, count_of, mean_of, phases, prefill_time_ratio
-from phasewatch.core.measures.quantile import latency
+from phasewatch.core.measures.quantile import fit_together, latency
 from phasewatch.core.measures.window import scrapes
 from phasewatch.core.model import Histogram, KvCache, Latency, Numbers, Queue, Speculation, Tokens, Window
 from phasewatch.core.pages.catalog import BOUNDS
@@ -25,12 +25,14 @@ def numbers(
     seconds_per_prompt_token, step_seconds: of the engine's own past, where it has any (phases.prefill_time_ratio).
     """
     tpot = _tpot(window, estimator)
+    ttft, itl, e2e = (_latency(window, family, estimator) for family in ("ttft", "itl", "e2e"))
+    fit_together((ttft, itl, tpot, e2e))
     return Numbers(
         window_seconds=window.seconds,
-        ttft_seconds=_latency(window, "ttft", estimator),
-        itl_seconds=_latency(window, "itl", estimator),
+        ttft_seconds=ttft,
+        itl_seconds=itl,
         tpot_seconds=tpot,
-        e2e_seconds=_latency(window, "e2e", estimator),
+        e2e_seconds=e2e,
         itl_stalled_ratio=stalled_ratio(window.histograms.get("itl"), stall_seconds),
         phases=phases(window, thresholds),
         queue=_queue(window),
