@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from phasewatch.core import model
 from support import ROOT
 
-# Read by the paths of measure_table or an objective's statistic; anomalies are shown whole.
+# Read by the paths of measure_table or an objective's statistic.
 BY_PATH = {
     model.Latency,
     model.Phase,
