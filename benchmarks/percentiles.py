@@ -268,7 +268,7 @@ def main(
     print(f"\nestimates outside [low, high]: {sum(one.escaped for one in found)}")
     print(f"cells in which the sums are worse than interpolation: {len(worse)} of {len(cells)}", *worse, sep="\n  ")
     fitted, busy = sum(count for _, count, _ in results), sum(seconds for _, _, seconds in results)
-    print(f"CPU per histogram window, all of a recording at once (three percentiles): {busy / fitted * 1000:.2f} ms")
+    print(f"CPU per histogram window, all of a recording at once (every percentile): {busy / fitted * 1000:.2f} ms")
 
 
 if __name__ == "__main__":
