@@ -191,7 +191,7 @@ def test_b29_adapter_lists_that_hold_a_timestamp_make_no_engine_no_queue_and_no_
     assert fleets[0] == fleets[1]
     assert figures(fleets[1].engines[0]).queue.waiting == 0
     assert all(number < 1e9 for number in numbers_in(fleets[1]))
-    assert parse(adapters.text(), at=1.0).problems == ()
+    assert parse(adapters.text(), at=1.0).anomalies == ()
 
 
 @pytest.mark.parametrize("engines", [1, 2])
