@@ -9,32 +9,29 @@ import fleets
 from fleets import ABOVE, FULL, NONE, QUIET, SERVING, check_golden, engine, fleet, slow_engine
 from phasewatch.core.model import EngineKey, Estimate, Fleet, Latency
 from phasewatch.core.report.document import document
+from phasewatch.core.report.measure_table import MEASURES
+from phasewatch.core.settings import FAMILIES
 
 # Written out from the design: a key more or less is another schema.
 ESTIMATE = {"value", "low", "high", "censored"}
-LATENCY = {"count": None, "mean": None, "p50": ESTIMATE, "p90": ESTIMATE, "p95": ESTIMATE, "p99": ESTIMATE}
-LATENCIES = {"ttft_seconds": LATENCY, "itl_seconds": LATENCY, "tpot_seconds": LATENCY, "e2e_seconds": LATENCY}
-PHASE = {"mean_seconds", "share"}
-PHASES = {"queue": PHASE, "prefill": PHASE, "decode": PHASE, "frontend": PHASE}
-QUEUE = {
-    "running", "waiting", "waiting_deferred", "growth_per_second", "arrivals_per_second", "admissions_per_second",
-    "expected_wait_seconds", "expected_wait_censored", "gave_up_ratio", "gave_up_before_first_token_ratio",
-    "failed_per_second",
-}  # fmt: skip
-KV_CACHE = {"usage_ratio", "capacity_tokens", "preemptions_per_second", "time_to_full_seconds"}
-NUMBERS = {
-    **LATENCIES,
-    "itl_stalled_ratio": None,
-    "phases": PHASES,
-    "queue": QUEUE,
-    "kv_cache": KV_CACHE,
-    "tokens": {
-        "prompt_per_second", "computed_prompt_per_second", "generation_per_second", "prefix_hit_ratio", "prompt_mean",
-        "computed_prompt_mean", "output_mean", "context_mean", "prefill_speed", "decode_speed",
-    },
-    "prefill_time_ratio": None,
-    "speculation": {"acceptance_ratio", "mean_accepted_length"},
-}  # fmt: skip
+
+
+def numbers_tree() -> dict[str, Any]:
+    """The blocks of numbers as the rows of measure_table place them."""
+    tree: dict[str, Any] = {}
+    for measure in MEASURES:
+        *blocks, name = measure.path.split(".")
+        place = tree
+        for block in blocks:
+            place = place.setdefault(block, {})
+        place[name] = None
+    for latency in FAMILIES:
+        block = tree[f"{latency}_seconds"]
+        block.update({name: ESTIMATE for name, value in block.items() if value is not None})
+    return tree
+
+
+NUMBERS = numbers_tree()
 CAUSE = {
     "verdict": None, "symptom": None, "score": None, "confidence": None, "evidence": "any", "summary": None,
     "remedies": [{"change", "why", "when", "side_effect", "since"}], "refuted_by": None,
@@ -71,7 +68,7 @@ MODEL = {
     "causes": [CAUSE],
     "symptoms": [SYMPTOM],
     **NUMBERS,
-    "kv_cache": {*KV_CACHE, "usage_max", "usage_mean", "worst_engine"},
+    "kv_cache": {*NUMBERS["kv_cache"], "usage_max", "usage_mean", "worst_engine"},
 }
 DOCUMENT = {
     "schema": None,
