@@ -196,10 +196,38 @@ def test_a_recording_too_short_for_a_verdict_is_exit_code_3(run: Run, captures: 
     assert "warming" in out
 
 
-def test_a_moment_before_the_recording_is_refused(run: Run, captures: Path) -> None:
-    code, _, err = run("diagnose", captures / "healthy", "--at", "-1")
+@pytest.mark.parametrize("moment", ["-1", "nan", "inf", "-inf", "1e300", "noon"])
+def test_t9_what_is_no_moment_is_wrong_usage(run: Run, captures: Path, moment: str) -> None:
+    healthy = captures / "healthy"
+    for arguments in (
+        ("diagnose", healthy, f"--at={moment}"),
+        ("compare", healthy, healthy, f"--before-at={moment}"),
+        ("replay", healthy, "--format", "openmetrics", f"--unix-start={moment}"),
+    ):
+        code, _, err = run(*arguments)
+        assert code == 2
+        assert f"invalid moment '{moment}'; use seconds, such as 90" in err
+
+
+def test_t9_a_moment_long_after_the_recording_is_wrong_usage(run: Run, captures: Path) -> None:
+    code, _, err = run("diagnose", captures / "healthy", "--at", "1e9")
+    assert code == 2
+    assert "second 1e+09 is long after the end of the recording; it lasts " in err
+
+
+def test_t9_a_duration_beyond_ten_years_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("record", "http://localhost:1", "--for", "99999999999h", "--out", tmp_path / "out")
+    assert code == 2
+    assert "invalid duration '99999999999h'; use at most 3650d" in err
+
+
+def test_t9_a_document_nested_too_deeply_is_refused_in_one_line(run: Run, tmp_path: Path) -> None:
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000 + "]" * 100_000)
+    code, _, err = run("compare", deep, deep)
     assert code == 3
-    assert "nothing recorded by second -1" in err
+    assert err.count("\n") == 1
+    assert "nested too deeply" in err
 
 
 def test_several_recordings_keep_targets_of_the_same_name_apart(run: Run, captures: Path) -> None:

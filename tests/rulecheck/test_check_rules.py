@@ -254,3 +254,24 @@ def test_what_cannot_be_read_is_one_clear_line_and_exit_code_2(
     out = capsys.readouterr()
     assert (out.out, len(out.err.splitlines())) == ("", 1)
     assert says in out.err
+
+
+@pytest.mark.parametrize(
+    ("expr", "why"),
+    [
+        ("(" * 5_000 + "up" + ")" * 5_000, "brackets more than 100 levels deep"),
+        ("abs(" * 100_000 + "up" + ")" * 100_000, "brackets more than 100 levels deep"),
+        ("-" * 100_000 + "up", "more than 200 operators in one expression"),
+        ("up" + " or up" * 20_000, "more than 200 operators in one expression"),
+    ],
+    ids=["parentheses", "calls", "signs", "operators"],
+)
+def test_t9_an_expression_nested_beyond_all_measure_is_one_error(
+    found: Callable[..., list[str]], expr: str, why: str
+) -> None:
+    assert found(expr) == [f"error: invalid PromQL ({why}); correct it"]
+
+
+def test_an_expression_of_as_many_parts_as_are_allowed_is_read(found: Callable[..., list[str]]) -> None:
+    assert found("(" * 100 + "vllm:num_requests_running" + ")" * 100 + " > 1") == []
+    assert found("vllm:num_requests_running" + " + vllm:num_requests_running" * 200) == []

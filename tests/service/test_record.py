@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from phasewatch.service.record import Counts, record
-from phasewatch.sources.http import Scraper
+from phasewatch.sources.http import Scrape, Scraper
 from phasewatch.sources.recording import RecordingError, open_recording
 from phasewatch.sources.target import Target, parse_target
 from support import HttpServer, Reply
@@ -93,3 +93,21 @@ def test_no_target_and_two_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"'gpu-1:8000' is given 2 times"):
         record([parse_target("gpu-1"), parse_target("http://gpu-1:8000/other")], tmp_path, 5, 0)
     assert not list(tmp_path.iterdir())
+
+
+class _Faulty(Scraper):
+    """A scraper with a mistake of ours in it, for one target."""
+
+    def fetch(self) -> Scrape:
+        if self.target.name == "faulty":
+            raise ZeroDivisionError("ours")
+        return super().fetch()
+
+
+def test_t9_a_mistake_of_ours_costs_only_the_scrapes_that_it_ends(http_server: Serve, tmp_path: Path) -> None:
+    targets = [parse_target(http_server({"/metrics": PAGE}).url, name) for name in ("good", "faulty")]
+    counts = record(targets, tmp_path, 0.2, 0.4, make_scraper=_Faulty)
+    assert counts["good"].pages >= 1
+    assert counts["faulty"].pages == 0
+    assert counts["faulty"].failures >= 1
+    assert "ZeroDivisionError('ours'); this is a fault of phasewatch" in (counts["faulty"].last_error or "")

@@ -235,6 +235,16 @@ def test_a_redirect_to_another_server_is_named_not_followed(http_server: Serve, 
     assert "secret" not in error.message
 
 
+@pytest.mark.parametrize(
+    "location", ["http://[x", "//[", "http://127.0.0.1:99999/", "http://127.0.0.1:x/", "http://[::1"]
+)
+def test_t9_a_redirect_to_an_invalid_url_is_a_failed_scrape(http_server: Serve, scraper: Scrape, location: str) -> None:
+    server = http_server({"/metrics": Reply(status=302, headers={"Location": location})})
+    error = failure(scraper(server.url))
+    assert error.reason == "redirect"
+    assert error.message.endswith("redirected to an invalid URL; check the address")
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_d03_a_server_that_wants_credentials_is_no_dead_server(
     http_server: Serve, scraper: Scrape, status: int

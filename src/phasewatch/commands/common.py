@@ -13,6 +13,9 @@ from phasewatch.sources.replaying import span
 from phasewatch.sources.sources import History, open_source
 from phasewatch.sources.target import Target, TargetError, parse_target
 
+# No moment so far behind a recording's last page is meant: it is a mistyped one, and each step up to it is judged.
+_LONG_AFTER = 3600.0
+
 
 def note(message: str) -> None:
     """Progress and remarks: to stderr, so that stdout stays data."""
@@ -73,11 +76,15 @@ def source_of(text: str) -> Target | History:
 def moment(at: float | None, first: float, end: float) -> float:
     """The moment of a recording that an option names, by default its end.
 
-    Nobody types Unix time: on a recording that has it, small numbers count from its start.
+    Nobody types Unix time: on a recording that has it, small numbers count from its start. Raises CommandError for one
+    long after the end, of which the recording says nothing.
     """
     if at is None:
         return end
-    return first + at if at < first and first >= EARLIEST_UNIX else at
+    until = first + at if at < first and first >= EARLIEST_UNIX else at
+    if until > end + _LONG_AFTER:
+        raise CommandError(f"second {at:g} is long after the end of the recording; it lasts {end - first:g} s")
+    return until
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import typer
 
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.commands.common import moment, note, recording_of
-from phasewatch.commands.options import EstimatorOption, one_of, positive
+from phasewatch.commands.options import EstimatorOption, one_of, positive, seconds_at
 from phasewatch.core.fleet import ModelKey
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.window import fleet_window, since
@@ -43,11 +43,21 @@ def command(
     ] = None,
     before_at: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Moment of BEFORE at which to stop reading.", show_default="its end"),
+        typer.Option(
+            parser=seconds_at,
+            metavar="SECONDS",
+            help="Moment of BEFORE at which to stop reading.",
+            show_default="its end",
+        ),
     ] = None,
     after_at: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Moment of AFTER at which to stop reading.", show_default="its end"),
+        typer.Option(
+            parser=seconds_at,
+            metavar="SECONDS",
+            help="Moment of AFTER at which to stop reading.",
+            show_default="its end",
+        ),
     ] = None,
     format: Annotated[str, typer.Option(help="Output.", **one_of(*PRINTS))] = "table",
     estimator: EstimatorOption = "sums",

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from phasewatch.commands import EXIT_NOTHING_READ, EXIT_UNHEALTHY, CommandError
 from phasewatch.commands.common import interruptible, moment, note, settings_of, source_of, unique
-from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Interval, Objective, one_of, positive
+from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Interval, Objective, one_of, positive, seconds_at
 from phasewatch.commands.watching import Watching, clock
 from phasewatch.core.model import TROUBLE, Fleet
 from phasewatch.core.settings import Settings
@@ -44,7 +44,9 @@ def command(
     objective: Objective = [],  # noqa: B006
     at: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Moment of a recording to judge.", show_default="its end"),
+        typer.Option(
+            parser=seconds_at, metavar="SECONDS", help="Moment of a recording to judge.", show_default="its end"
+        ),
     ] = None,
     format: Annotated[str, typer.Option(help="Output.", **one_of(*PRINTS))] = "table",
     estimator: EstimatorOption = "sums",

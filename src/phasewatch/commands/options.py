@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from phasewatch.core.durations import parse_duration
+from phasewatch.core.pages.catalog import LATEST_UNIX
 from phasewatch.core.settings import Estimator
 
 
@@ -17,6 +18,17 @@ def positive(text: str) -> float:
         raise typer.BadParameter(str(error)) from None
     if seconds <= 0:
         raise typer.BadParameter("must be above zero")
+    return seconds
+
+
+def seconds_at(text: str) -> float:
+    """A moment in seconds, of a recording or in Unix time."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < LATEST_UNIX:
+        raise typer.BadParameter(f"invalid moment {text!r}; use seconds, such as 90 or 1700000000")
     return seconds
 
 

@@ -8,7 +8,7 @@ import typer
 
 from phasewatch.commands import CommandError
 from phasewatch.commands.common import listen_address, note, recording_of, settings_of, wait
-from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Objective, one_of, positive
+from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Objective, one_of, positive, seconds_at
 from phasewatch.core.settings import Settings
 from phasewatch.outputs.formats import FORMATS, Format
 from phasewatch.outputs.replay_server import ReplayError, ReplayServer
@@ -47,7 +47,7 @@ def command(
     unix_start: Annotated[
         float | None,
         typer.Option(
-            min=0,
+            parser=seconds_at,
             metavar="SECONDS",
             help="With --format openmetrics: Unix time of the first scrape.",
             show_default="its own, where it has one",

@@ -9,7 +9,7 @@ from phasewatch.core.model import Fleet
 from phasewatch.core.settings import Settings
 from phasewatch.core.watch import Watcher
 from phasewatch.service.poller import Poller, burst
-from phasewatch.sources.http import Scraper
+from phasewatch.sources.http import Scraper, our_fault
 from phasewatch.sources.polled import Outcome, Polled
 from phasewatch.sources.target import Target
 
@@ -80,4 +80,9 @@ class Watching:
 
     def _scrape(self, index: int) -> None:
         polled = self._polled[index]
-        self._outcomes.put((polled, polled.scrape()))
+        try:
+            outcome = polled.scrape()
+        except Exception as error:  # costs this scrape, not the other targets'
+            fault = our_fault(polled.target, error)
+            outcome = polled.failed(fault.reason, fault.message)
+        self._outcomes.put((polled, outcome))

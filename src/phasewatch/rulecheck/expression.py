@@ -5,6 +5,7 @@ Labels, matching and functions are left to pint and promtool.
 
 import re
 from collections.abc import Collection, Iterable
+from itertools import accumulate
 from typing import Any
 
 import promql_parser as promql
@@ -16,6 +17,10 @@ Problem = tuple[str, str]
 # What gives a value that one of its series had, so that the unit and the bounds stay.
 _KEEP_VALUE = frozenset({"max", "min", "avg", "topk", "bottomk", "quantile"})
 _KEEP_VALUE_OVER_TIME = frozenset({f"{name}_over_time" for name in ("max", "min", "avg", "last", "quantile")})
+# A tree grows with brackets and operators; what people write has a few of each, generated rules some dozens.
+_DEEPEST, _MOST_OPERATORS = 100, 200
+_BRACKETS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
+_OPERATOR = re.compile(r"(?<![=!~])[-+*/%^<>]|[=!]=|\b(?:and|or|unless)\b", re.IGNORECASE)
 _COMPARISONS = frozenset({">", ">=", "==", "<", "<="})
 
 
@@ -25,9 +30,19 @@ def problems(text: str, known: Known, recorded: Collection[str]) -> list[Problem
     Raises ValueError where the text is not PromQL.
     """
     reader = _Reader(known, recorded)
+    _refuse_depth(text)
     if not reader.may_exist(promql.parse(text)):
         reader.found += [(ERROR, problem) for problem in reader.missing]
     return list(dict.fromkeys(reader.found))
+
+
+def _refuse_depth(text: str) -> None:
+    """Raises ValueError for an expression that nests more than anybody writes: the parser's stack would overflow."""
+    if len(_OPERATOR.findall(text)) > _MOST_OPERATORS:
+        raise ValueError(f"more than {_MOST_OPERATORS} operators in one expression")
+    deepest = max(accumulate(_BRACKETS.get(character, 0) for character in text), default=0)
+    if deepest > _DEEPEST:
+        raise ValueError(f"brackets more than {_DEEPEST} levels deep")
 
 
 class _Reader:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phasewatch.service.poller import Poller, burst
-from phasewatch.sources.http import ScrapeError, Scraper
+from phasewatch.sources.http import Scrape, ScrapeError, Scraper, our_fault
 from phasewatch.sources.recording import RecordingError, RecordingWriter
 from phasewatch.sources.target import Target
 
@@ -64,7 +64,7 @@ def record(
     def ask(index: int) -> None:
         name, began = targets[index].name, time.monotonic()
         try:
-            scrape = scrapers[index].fetch()
+            scrape = _fetched(targets[index], scrapers[index])
         except ScrapeError as error:
             if ending:
                 return
@@ -96,3 +96,13 @@ def record(
         ending = True
         poller.stop()
     return {target.name: count for target, count in zip(targets, counts, strict=True)}
+
+
+def _fetched(target: Target, scraper: Scraper) -> Scrape:
+    """The page. Raises ScrapeError, also for a mistake of ours: that must not end what others record."""
+    try:
+        return scraper.fetch()
+    except ScrapeError:
+        raise
+    except Exception as error:
+        raise our_fault(target, error) from error

@@ -20,7 +20,7 @@ from phasewatch.service.changes import Changes
 from phasewatch.service.config_sections import Config, TargetSection
 from phasewatch.service.poller import Poller, offsets
 from phasewatch.service.round import Round
-from phasewatch.sources.http import Scraper
+from phasewatch.sources.http import Scraper, our_fault
 from phasewatch.sources.polled import Outcome, Polled
 from phasewatch.sources.target import Target
 
@@ -113,8 +113,8 @@ class Service:
             self._take(polled, polled.scrape())
         except Exception as error:  # a mistake of ours must not end the round, nor cost other targets
             log.exception("scrape went wrong", target=polled.target.name)
-            message = f"{polled.target.url}: {error!r}; please report this"
-            self._take(polled, polled.failed("internal", message))
+            fault = our_fault(polled.target, error)
+            self._take(polled, polled.failed(fault.reason, fault.message))
 
     def _left_out(self, index: int, _: int) -> None:
         polled = self._polled[index]

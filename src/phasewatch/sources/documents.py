@@ -74,7 +74,8 @@ def _json(path: Path, text: str) -> Any:
     try:
         return _loads(lines[-1])
     except (ValueError, RecursionError) as error:
-        raise DocumentError(f"{path}: neither the file nor its last line is JSON ({error})") from None
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise DocumentError(f"{path}: neither the file nor its last line is JSON ({why})") from None
 
 
 def _loads(text: str) -> Any:

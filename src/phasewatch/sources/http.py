@@ -26,6 +26,7 @@ REASONS = (
     "connect",  # no such host, refused, unreachable, reset
     "empty",  # 200 without a page
     "encoding",  # cannot be decompressed or is not UTF-8
+    "internal",  # a mistake of phasewatch's own
     "not_metrics",  # HTML, JSON or other text
     "protocol",  # what answers is not HTTP, or breaks its rules
     "redirect",  # to another server, in a circle, or too often
@@ -56,6 +57,11 @@ class ScrapeError(Exception):
         super().__init__(message)
         self.reason = reason
         self.message = message
+
+
+def our_fault(target: Target, error: Exception) -> ScrapeError:
+    """What is said of a scrape that a mistake of ours ended: it costs that scrape only."""
+    return ScrapeError("internal", f"{target.url}: {error!r}; this is a fault of phasewatch, please report it")
 
 
 class _Request(NamedTuple):
@@ -215,9 +221,9 @@ class Scraper:
 
     def _redirected(self, url: str, location: str, seen: list[str]) -> str:
         """Where to go on. Only the same server gets our request (and token): same host and port, or its https."""
-        new = urljoin(url, location).partition("#")[0]
-        shown = "".join(c for c in _without_secrets(new) if c.isprintable())[:200]
         try:
+            new = urljoin(url, location).partition("#")[0]
+            shown = "".join(c for c in _without_secrets(new) if c.isprintable())[:200]
             here, there = _server(url), _server(new)
         except ValueError:
             raise self._error("redirect", "redirected to an invalid URL; check the address") from None

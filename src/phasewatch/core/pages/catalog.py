@@ -23,7 +23,7 @@ Unit = Literal["seconds", "unix_seconds", "tokens", "requests", "ratio", "events
 # Every number on a page is a float: from here on it no longer counts one by one, so nothing was counted up to it. No
 # process has run for as many seconds either (285 million years).
 MOST = 2.0**53
-_YEAR_10000 = 253402300800.0  # Unix time; a date later than that has no common way to be written
+LATEST_UNIX = 253402300800.0  # Unix time; a date later than that has no common way to be written
 # A ratio that was summed up in another order is off by this much at most: 1.0000001 is 1.
 _ROUNDING = 1e-6
 
@@ -44,7 +44,7 @@ class Bounds(NamedTuple):
 # What a unit can be: a number outside is a fault of the page, whatever the family.
 BOUNDS: Mapping[Unit, Bounds] = {
     "seconds": Bounds(0.0, MOST),
-    "unix_seconds": Bounds(0.0, _YEAR_10000),
+    "unix_seconds": Bounds(0.0, LATEST_UNIX),
     "tokens": Bounds(0.0, MOST),
     "requests": Bounds(0.0, MOST),
     "ratio": Bounds(0.0, 1.0),
