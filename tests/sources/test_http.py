@@ -505,9 +505,12 @@ def test_tls_trusts_the_given_certificates_only(
     assert [one.fetch().text for _ in range(2)] == [PAGE.decode()] * 2
     assert server.connections == 1
     assert failure(scraper(url, ca_file=tmp_path / "none.pem")).reason == "tls"
-    error = failure(scraper(url))
-    assert error.reason == "tls"
-    assert "not trusted" in error.message
+    stranger, asked = scraper(url), len(server.requests)
+    for _ in range(2):
+        error = failure(stranger)
+        assert error.reason == "tls"
+        assert "not trusted" in error.message
+    assert len(server.requests) == asked, "nothing is sent over a connection that was not agreed on"
 
 
 def test_d07_one_target_never_has_two_requests_in_flight(http_server: Serve, scraper: Scrape) -> None:

@@ -152,7 +152,12 @@ class AbortableConnection:
         return connection, True
 
     def _open(self, connection: HTTPConnection) -> None:
-        connection.connect()
+        try:
+            connection.connect()
+        except BaseException:
+            # Where TLS was refused, the plain socket is there still, and nothing may be sent over it.
+            connection.close()
+            raise
         with self._lock:
             self._socket = connection.sock
             self._socket.settimeout(self._read_timeout)
