@@ -52,4 +52,4 @@ def test_t9_a_mistake_of_ours_in_one_targets_scrape_leaves_the_others_watched(
         reports = {report.target: report for report in watching.fleet().targets}
     assert watching.ever_read == {"good"}
     assert reports["faulty"].scrape_failures["internal"] >= 1
-    assert "ZeroDivisionError('ours'); this is a fault of phasewatch" in (reports["faulty"].last_error or "")
+    assert "ZeroDivisionError('ours'), a fault of phasewatch" in (reports["faulty"].last_error or "")

@@ -110,4 +110,4 @@ def test_t9_a_mistake_of_ours_costs_only_the_scrapes_that_it_ends(http_server: S
     assert counts["good"].pages >= 1
     assert counts["faulty"].pages == 0
     assert counts["faulty"].failures >= 1
-    assert "ZeroDivisionError('ours'); this is a fault of phasewatch" in (counts["faulty"].last_error or "")
+    assert "ZeroDivisionError('ours'), a fault of phasewatch" in (counts["faulty"].last_error or "")

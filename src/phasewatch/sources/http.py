@@ -61,7 +61,7 @@ class ScrapeError(Exception):
 
 def our_fault(target: Target, error: Exception) -> ScrapeError:
     """What is said of a scrape that a mistake of ours ended: it costs that scrape only."""
-    return ScrapeError("internal", f"{target.url}: {error!r}; this is a fault of phasewatch, please report it")
+    return ScrapeError("internal", f"{target.url}: {error!r}, a fault of phasewatch; please report this")
 
 
 class _Request(NamedTuple):
