@@ -14,8 +14,9 @@ def test_every_row_with_words_is_of_a_group_that_is_shown() -> None:
     assert [measure.path for measure in MEASURES if measure.said and not measure.path.startswith(shown)] == []
 
 
-def test_a_full_engine_is_told_group_by_group() -> None:
-    assert dict(facts(fleets.FULL)) == {
+def test_an_engine_is_told_group_by_group() -> None:
+    told = replace(fleets.FULL, kv_cache=KvCache(0.42, 120_000.0, 0.0, 830.0))
+    assert dict(facts(told)) == {
         "Queue": "64 running, 31 waiting, +0.40/s, 2 deferred, expected wait 4.5 s, 7.2/s arrive, 6.9/s admitted,"
         " 5 % gave up",
         "KV cache": "42 % in use, 120,000 tokens in all, full in 14 min",
