@@ -14,6 +14,8 @@ import fleets
 from boards import BOARDS, Target, annotations, expand, shown, targets, variables
 from histories import START, Filled, exported, scraped, text_of
 from phasewatch.core.model import KvCache
+from phasewatch.core.report.measure_table import Row
+from phasewatch.core.report.status_table import ENGINE_ROWS, TARGET_ROWS
 from phasewatch.outputs.backfill import Backfill
 
 # The histories are made once for a worker, and take longer than the questions.
@@ -192,20 +194,19 @@ def test_a_fleet_without_namespaces_is_found_by_all_and_by_nothing(lived_through
 BUCKETS = ("time_to_first_token", "request_queue_time", "e2e_request_latency", "inter_token_latency")
 
 
+COUNTERS: list[Row[Any]] = [row for row in (*ENGINE_ROWS, *TARGET_ROWS) if row.name.endswith("_total")]
+
+
 def counters(scrape: int) -> Iterator[tuple[int, list[Metric]]]:
     """An hour of every counter, scraped each `scrape` seconds."""
     for at in range(0, 3600, scrape):
         page = []
-        for name in ("objective_observations", "objective_over", "objective_over_surely"):
-            family = Metric(f"phasewatch_{name}", "", "counter")
-            for objective in ("ttft_p99", "itl_p99"):
-                labels = {"objective": objective, **({"severity": "warning"} if "over" in name else {})}
-                labels |= {"target": "a", "engine": "0", "model_name": "m"}
-                family.add_sample(f"phasewatch_{name}_total", labels, at)
-            page.append(family)
-        for name, labels in (("target_restarts", {}), ("target_scrape_failures", {"reason": "timeout"})):
-            family = Metric(f"phasewatch_{name}", "", "counter")
-            family.add_sample(f"phasewatch_{name}_total", {"target": "a", **labels}, at)
+        for row in COUNTERS:
+            family = Metric(f"phasewatch_{row.name.removesuffix('_total')}", "", "counter")
+            for objective in ("ttft_p99", "itl_p99") if "objective" in row.labels else ("",):
+                own = {**dict.fromkeys(row.labels, "x"), "objective": objective, "severity": "warning"}
+                shared = {"target": "a", "engine": "0", "model_name": "m"}
+                family.add_sample(f"phasewatch_{row.name}", {**shared, **{name: own[name] for name in row.labels}}, at)
             page.append(family)
         for name in BUCKETS:
             family = Metric(f"vllm:{name}_seconds", "", "histogram")
