@@ -136,6 +136,21 @@ FRESHNESS = Row(
             sort="restarts",
             no_value="No restart in this range",
         ),
+        Panel(
+            "timeseries",
+            "Odd pages by kind",
+            "Anomalies a second by kind: lines that cannot be read, values that their kind cannot have. What is odd is"
+            " left out, so numbers may be missing; the document (`phasewatch diagnose --format json`) quotes the last.",
+            (
+                Query(
+                    f"sum by (kind) (rate(phasewatch_target_anomalies_total{{{TARGET}}}[$__rate_interval]))",
+                    "{{kind}}",
+                ),
+            ),
+            unit="cps",
+            no_value="No target has been scraped",
+            width=24,
+        ),
     ),
 )
 COST = Row(
