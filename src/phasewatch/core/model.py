@@ -204,6 +204,7 @@ class KvCache:
     capacity_tokens: float | None = None
     preemptions_per_second: float | None = None
     time_to_full_seconds: float | None = None
+    free_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

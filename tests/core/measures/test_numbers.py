@@ -125,6 +125,14 @@ def test_the_time_until_the_pool_is_full_is_told_only_while_it_fills(
     assert known == (None if left is None else pytest.approx(left - 20, abs=1))
 
 
+@pytest.mark.parametrize(("usage", "free"), [(0.0, 64000.0), (0.97, 1920.0), (1.0, 0.0), (None, None)])
+def test_free_tokens_are_what_usage_leaves_of_the_capacity(usage: float | None, free: float | None) -> None:
+    gauges = {"kv_blocks": 4000.0, "block_size": 16.0} | ({} if usage is None else {"kv_usage": usage})
+    one = window([Step(0.0, 60.0, gauges, gauges, {}, {}, False)])
+    assert one is not None
+    assert numbers(one, Thresholds()).kv_cache.free_tokens == (None if free is None else pytest.approx(free))
+
+
 @pytest.mark.parametrize("gap", [0.9, 2.0, 3.0, 30.0])
 def test_stalls_are_weighed_by_time(gap: float) -> None:
     server = Server()

@@ -67,7 +67,7 @@ def _kv_filling(view: WindowView) -> Advisory | None:
 def _kv_tight(view: WindowView) -> Advisory | None:
     """Nobody waits yet, but the next prompt would find no room."""
     usage, prompt, queue = view.numbers.kv_cache.usage_ratio, view.numbers.tokens.prompt_mean, view.numbers.queue
-    free = None if usage is None else view.free_tokens(usage)
+    free = view.numbers.kv_cache.free_tokens
     if usage is None or free is None or prompt is None or not queue.running or queue.waiting or not view.kv_short_now:
         return None
     return Advisory(

@@ -214,11 +214,13 @@ def _kv_cache(window: Window) -> KvCache:
     usage = window.gauges.get("kv_usage")
     growth = None if usage is None else slope(window, "kv_usage")
     filling = usage is not None and growth is not None and growth > 0
+    capacity = capacity_tokens(window)
     return KvCache(
         usage_ratio=None if usage is None else usage.last,
-        capacity_tokens=capacity_tokens(window),
+        capacity_tokens=capacity,
         preemptions_per_second=_rate(window, "preemptions"),
         time_to_full_seconds=amount((1 - usage.last) / growth) if filling and usage and growth else None,
+        free_tokens=None if usage is None or capacity is None else (1 - usage.last) * capacity,
     )
 
 

@@ -221,6 +221,8 @@ _NUMBERS: tuple[Measure, ...] = (
           Said("{} in use")),
     _once("kv_cache_capacity_tokens", "kv_cache.capacity_tokens", "tokens", "kv_capacity_tokens", SUM,
           "Tokens that the KV cache holds", Said("{} tokens in all")),
+    _once("kv_cache_free_tokens", "kv_cache.free_tokens", "tokens", "kv_usage kv_capacity_tokens", SUM,
+          "Tokens that the KV cache still has room for: (1 - usage) x capacity", Said("room for {} tokens")),
     _row("preemptions_per_second", "kv_cache.preemptions_per_second", "per_second", "preemptions", POOLED,
          "Running requests preempted because the KV cache was full, a second", Said("{} preemptions/s", _SOME)),
     _row("kv_cache_time_to_full_seconds", "kv_cache.time_to_full_seconds", "seconds", "kv_usage", LEAST,
