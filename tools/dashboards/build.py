@@ -29,7 +29,7 @@ _ALWAYS_WRITTEN = {"placement", "auto", "auto_count", "auto_min"}
 _LINKS = {
     "phasewatch-triage": ("Triage of this model", "&var-model_name=${__data.fields.model}"),
     "phasewatch-engine": (
-        "This engine beside its peers",
+        "Compare this engine with its peers",
         "&${model_name:queryparam}&var-target=${__data.fields.target}&var-engine=${__data.fields.engine}",
     ),
 }
@@ -109,7 +109,7 @@ def _annotations(row: Dashboard) -> Iterable[builders.AnnotationQuery]:
     firing = f'alertname=~"Phasewatch.+",alertstate="firing",severity=~"warning|critical",{of_model}'
     alerts = f"count by (alertname, severity, target) (ALERTS{{{firing}}})"
     marks = (
-        ("Restarts", restarts, "An engine of this target started anew", "target", PALETTE[6]),
+        ("Restarts", restarts, "An engine of this target restarted", "target", PALETTE[6]),
         ("Firing alerts", alerts, "{{alertname}}", "severity,target", PALETTE[4]),
     )
     for name, expr, title, tags, colour in marks:

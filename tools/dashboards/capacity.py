@@ -25,7 +25,7 @@ DEMAND = Row(
         Panel(
             "timeseries",
             "Tokens",
-            "Tokens a second, engines added. Prompt tokens include those found in the prefix cache.",
+            "Tokens per second, engines added. Prompt tokens include those found in the prefix cache.",
             (
                 Query(total("prompt_tokens_per_second", ENGINE), "prompt tokens"),
                 Query(total("generation_tokens_per_second", ENGINE), "output tokens"),
@@ -36,8 +36,8 @@ DEMAND = Row(
         Panel(
             "timeseries",
             "Arrivals, admissions, completions",
-            "Requests a second. Arrivals above admissions fill the queue; admissions above completions fill the batch."
-            " In balance the three lie on one another. Clients that gave up arrive and do not complete.",
+            "Requests per second. Arrivals above admissions fill the queue; admissions above completions fill the"
+            " batch. In balance all three are equal. Requests of clients that gave up arrive but do not complete.",
             (
                 Query(total("arrivals_per_second", ENGINE), "arrivals"),
                 Query(total("admissions_per_second", ENGINE), "admissions"),
@@ -49,7 +49,7 @@ DEMAND = Row(
         Panel(
             "timeseries",
             "Output tokens by model",
-            "Output tokens a second, by model.",
+            "Output tokens per second, by model.",
             (
                 Query(
                     f"{total('generation_tokens_per_second', ENGINE, 'model_name')} and on (model_name) {_BUSIEST}",
@@ -77,25 +77,25 @@ HEADROOM = Row(
         Panel(
             "timeseries",
             "Headroom in KV tokens",
-            "Tokens that still fit into the KV caches, engines added; the scarcest engine on its own, since a request"
-            " cannot be split. Zero: the next request waits or evicts another.",
-            (Query(f"sum ({_TOKENS})", "all engines"), Query(f"min ({_TOKENS})", "scarcest engine")),
+            "Tokens that still fit into the KV caches: all engines added, and the engine with the fewest, since a"
+            " request cannot be split. Zero: the next request waits or preempts another.",
+            (Query(f"sum ({_TOKENS})", "all engines"), Query(f"min ({_TOKENS})", "engine with the least")),
             unit="short",
-            no_value="The size of the KV cache is not on these engines' pages",
+            no_value="These engines do not export the size of their KV cache",
         ),
         Panel(
             "timeseries",
             "Headroom in requests",
-            "The same in requests of the present mean prompt and output length. Prefill and the batch limit may stop it"
-            " earlier: see the share of engine time and running.",
-            (Query(f"sum ({_REQUESTS})", "all engines"), Query(f"min ({_REQUESTS})", "scarcest engine")),
+            "The same in requests of the current mean prompt and output length. Prefill or the batch limit may be"
+            " reached earlier: see prefill's share of engine time, and running.",
+            (Query(f"sum ({_REQUESTS})", "all engines"), Query(f"min ({_REQUESTS})", "engine with the least")),
             unit="short",
-            no_value="No finished requests in the window, or no size of the KV cache",
+            no_value="No request finished in the window, or the size of the KV cache is unknown",
         ),
         Panel(
             "timeseries",
             "KV cache",
-            "Fullest engine and the mean of all: shares are never added.",
+            "The fullest engine and the mean of all engines; ratios are never added.",
             (
                 Query(overall("max", "kv_cache_usage_ratio", ENGINE, window=False), "KV cache, fullest"),
                 Query(overall("avg", "kv_cache_usage_ratio", ENGINE, window=False), "KV cache, mean"),
@@ -107,27 +107,30 @@ HEADROOM = Row(
         Panel(
             "timeseries",
             "Time until a KV cache is full",
-            "Of the engine that is full first, if it goes on filling as it did. No line: none fills up.",
+            "For the engine that will be full first, if it keeps filling at the current rate. No line: no KV cache"
+            " is filling.",
             (Query(overall("min", "kv_cache_time_to_full_seconds", ENGINE), "first one full"),),
             unit="s",
-            no_value="No KV cache fills up",
+            no_value="No KV cache is filling",
         ),
         Panel(
             "timeseries",
             "Prefill's share of engine time",
-            "Highest and mean share of engine time spent on prompts. Near 100 % more requests only lengthen the queue.",
+            "Highest and mean share of engine time spent on prefill. Near 100 %, more requests only lengthen the"
+            " queue.",
             (
                 Query(overall("max", "prefill_time_ratio", ENGINE), "highest"),
                 Query(overall("avg", "prefill_time_ratio", ENGINE), "mean"),
             ),
             unit="percentunit",
             largest=1,
-            no_value="Not known for these engines",
+            no_value="Unknown for these engines",
         ),
         Panel(
             "timeseries",
             "Prefix cache hits",
-            "Share of the prompt tokens found in the prefix cache: the cheapest capacity there is.",
+            "Share of the prompt tokens found in the prefix cache. A higher share is the cheapest way to more"
+            " capacity.",
             (Query(overall("avg", "prefix_cache_hit_ratio", ENGINE), "mean of the engines"),),
             unit="percentunit",
             largest=1,
@@ -141,7 +144,8 @@ SPEED = Row(
         Panel(
             "timeseries",
             "Prefill speed",
-            "Computed prompt tokens a second of prefill: bound by compute. Mean over finished requests of all engines.",
+            "Computed prompt tokens per second of prefill: bound by compute. Mean over finished requests of all"
+            " engines.",
             (Query(weighted("prefill_speed_tokens_per_second", "e2e_observations", ENGINE), "prefill"),),
             unit="cps",
             no_value="No request finished in the window",
@@ -149,7 +153,7 @@ SPEED = Row(
         Panel(
             "timeseries",
             "Decode speed",
-            "Output tokens a second that one user sees: bound by memory bandwidth; falls as the batch grows.",
+            "Output tokens per second that one user sees: bound by memory bandwidth; falls as the batch grows.",
             (Query(weighted("decode_speed_tokens_per_second", "tpot_observations", ENGINE), "decode"),),
             unit="cps",
             no_value="No request finished in the window",
@@ -160,7 +164,7 @@ SPEED = Row(
 BOARD = Dashboard(
     uid="phasewatch-capacity",
     title="vLLM capacity (phasewatch)",
-    description="Tokens a second, demand against capacity, and headroom in KV tokens and requests.",
+    description="Tokens per second, demand against capacity, and headroom in KV tokens and requests.",
     variables=(NAMESPACE, MODEL_NAME, target(), engine(), WINDOW_OF),
     rows=(DEMAND, HEADROOM, SPEED),
     since="now-6h",

@@ -16,7 +16,7 @@ from tools.dashboards.shared import (
     target,
 )
 
-_PEERS = "Dashed grey: the median of the model's other engines, so that a slow host stands out from a slow day."
+_PEERS = "Dashed grey: the median of the model's other engines; it shows whether only this engine is slow."
 
 
 def _peers(name: str, *, window: bool = True) -> Query:
@@ -64,12 +64,11 @@ def _heatmap(title: str, *names: str) -> Panel:
     return Panel(
         "heatmap",
         title,
-        "How many observations fell into each bucket, from vLLM's own histogram. Two separate bands: two kinds of"
-        " requests, which no percentile shows. Needs a Prometheus that scrapes vLLM, with `instance` equal to the"
-        " target.",
+        "Observations per bucket, from vLLM's own histogram. Two separate bands mean two kinds of requests, which"
+        " no percentile shows. Needs a Prometheus that scrapes vLLM, with `instance` equal to the target.",
         (Query(" or ".join(buckets), "{{le}}"),),
         unit="s",
-        no_value="Prometheus has no vllm: buckets of this target (it need not; phasewatch reads vLLM by itself)",
+        no_value="Prometheus has no vllm: buckets of this target (optional; phasewatch scrapes vLLM by itself)",
     )
 
 
@@ -79,7 +78,7 @@ NOW = Row(
         Panel(
             "timeline",
             "Verdict",
-            "What led over the first window, or the engine's state where there was no verdict.",
+            "The leading verdict of the first window, or the engine's state if there is no verdict.",
             (Query(verdict_number(THIS), "{{target}} / {{engine}}"),),
             values=TIMELINE,
             no_value="No such engine in this range",
@@ -99,7 +98,7 @@ LATENCY = Row(
         Panel(
             "stacked",
             "Phases",
-            "Exact mean seconds a finished request spent in each phase. The largest area is where to look.",
+            "Exact mean seconds per finished request in each phase. Start with the largest area.",
             phases(THIS),
             unit="s",
             no_value="No request finished in the window",
@@ -118,42 +117,42 @@ LATENCY = Row(
 LOAD = Row(
     "Load",
     (
-        _one("waiting_requests", "Waiting", "Requests that wait to be scheduled.", "short", "waiting",
+        _one("waiting_requests", "Waiting", "Requests waiting to be scheduled.", "short", "waiting",
              "The engine does not report", window=False),
-        _one("running_requests", "Running", "Requests in the batch; flat at its top: max_num_seqs.", "short", "running",
-             "The engine does not report", window=False),
+        _one("running_requests", "Running", "Requests in the batch. Flat at its maximum: the limit is max_num_seqs.",
+             "short", "running", "The engine does not report", window=False),
         _one("kv_cache_usage_ratio", "KV cache", "Share in use.", "percentunit", "KV cache",
              "The engine does not report", window=False),
-        _one("preemptions_per_second", "Preemptions", "Requests put off in mid-answer for want of KV cache.", "reqps",
-             "preempted", "The engine does not report"),
+        _one("preemptions_per_second", "Preemptions", "Requests removed from a full KV cache and computed again later.",
+             "reqps", "preempted", "The engine does not report"),
         _one("arrivals_per_second", "Arrivals", "Requests that arrived.", "reqps", "arrivals",
              "The engine does not report"),
-        _one("expected_wait_seconds", "Expected wait", "Wait of a request that comes now.", "s", "expected wait",
+        _one("expected_wait_seconds", "Expected wait", "How long a new request waits.", "s", "expected wait",
              "The engine does not report"),
-        _one("prompt_tokens_mean", "Prompt length", "Mean prompt tokens a request.", "short", "mean",
+        _one("prompt_tokens_mean", "Prompt length", "Mean prompt tokens per request.", "short", "mean",
              "No requests in the window"),
-        _one("output_tokens_mean", "Output length", "Mean output tokens a finished request.", "short", "mean",
+        _one("output_tokens_mean", "Output length", "Mean output tokens per finished request.", "short", "mean",
              "No request finished in the window"),
     ),
 )  # fmt: skip
 SPEED = Row(
     "Speed",
     (
-        _one("prefill_speed_tokens_per_second", "Prefill speed", "Computed prompt tokens a second of prefill.", "cps",
+        _one("prefill_speed_tokens_per_second", "Prefill speed", "Computed prompt tokens per second of prefill.", "cps",
              "prefill", "No request finished in the window"),
-        _one("decode_speed_tokens_per_second", "Decode speed", "Output tokens a second that one user sees.", "cps",
+        _one("decode_speed_tokens_per_second", "Decode speed", "Output tokens per second that one user sees.", "cps",
              "decode", "No request finished in the window"),
-        _one("prefill_time_ratio", "Prefill's share of engine time", "Near 100 % prompts fill the engine.",
-             "percentunit", "prefill", "Not known for this engine"),
-        _one("itl_stalled_ratio", "Stalled", "Share of the streaming time in gaps over the objective itl_stall.",
+        _one("prefill_time_ratio", "Prefill's share of engine time", "Near 100 %: the engine is busy with prefill.",
+             "percentunit", "prefill", "Unknown for this engine"),
+        _one("itl_stalled_ratio", "Stalled", "Share of the streaming time in gaps above the objective itl_stall.",
              "percentunit", "stalled", "No tokens in the window"),
         _one("prefix_cache_hit_ratio", "Prefix cache hits", "Share of the prompt tokens found in the prefix cache.",
              "percentunit", "hits", "No prompts in the window, or prefix caching is off"),
         _one("speculation_acceptance_ratio", "Accepted drafts", "Share of the draft tokens that were accepted.",
              "percentunit", "accepted", "No speculative decoding"),
-        _one("generation_tokens_per_second", "Output tokens", "Output tokens a second of the engine.", "cps",
+        _one("generation_tokens_per_second", "Output tokens", "Output tokens per second of the engine.", "cps",
              "output tokens", "The engine does not report"),
-        _one("prompt_tokens_per_second", "Prompt tokens", "Prompt tokens a second, cached ones included.", "cps",
+        _one("prompt_tokens_per_second", "Prompt tokens", "Prompt tokens per second, including cached ones.", "cps",
              "prompt tokens", "The engine does not report"),
     ),
 )  # fmt: skip
@@ -170,7 +169,7 @@ RAW = Row(
 BOARD = Dashboard(
     uid=ENGINE,
     title="vLLM engine (phasewatch)",
-    description="One replica in full, next to the median of its peers.",
+    description="One engine in detail, compared with the median of its peers.",
     variables=(NAMESPACE, MODEL_NAME, target(single=True), engine(single=True), WINDOW_OF),
     rows=(NOW, LATENCY, LOAD, SPEED, RAW),
     since="now-1h",

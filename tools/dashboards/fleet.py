@@ -37,8 +37,9 @@ NOW = Row(
         Panel(
             "table",
             "Models",
-            "One line a model: what leads over the first window, and the numbers of the chosen window. No verdict: no"
-            " traffic. Percentiles are of all engines' histograms added, never averaged. Click a model for triage.",
+            "One line per model: the leading verdict of the first window, and the numbers of the selected window."
+            " No verdict: no traffic. Percentiles come from the added histograms of all engines, never from"
+            " averages. Click a model for triage.",
             (
                 Query(f"topk(50, max by ({OF_MODEL}, verdict) (phasewatch_model_diagnosis{{{MODEL}}}) == 1)", ""),
                 Query(_model("ttft_p99_seconds"), "TTFT p99"),
@@ -59,8 +60,8 @@ NOW = Row(
         Panel(
             "bars",
             "Engines by state",
-            "How many engines are in each state. Only serving ones have verdicts; stale and down ones do not answer;"
-            " idle ones have no traffic in the window.",
+            "Number of engines in each state. Only serving engines have verdicts; stale and down engines do not"
+            " answer; idle engines have no traffic in the window.",
             (_STATES,),
             no_value="No engine is watched",
             width=8,
@@ -69,8 +70,8 @@ NOW = Row(
         Panel(
             "table",
             "Objectives",
-            "Each model's objectives: the limit, and whether the first window meets it. Surely missed: whatever the"
-            " histogram's bucket hides. No line: not measured, for want of traffic.",
+            "The objectives of each model: the limit, and whether the first window meets it. Surely missed: the"
+            " histogram's buckets prove it. No line: not measured, because there was no traffic.",
             (
                 Query(f"topk(30, {_MISSED})", "Now"),
                 Query(
@@ -90,7 +91,7 @@ NOW = Row(
         Panel(
             "timeseries",
             "Engines by state over time",
-            "A step down of serving means engines that went away, went idle or stopped answering.",
+            "A drop of serving: engines disappeared, became idle or stopped answering.",
             (_STATES,),
             no_value="No engine is watched",
             width=8,
@@ -105,8 +106,8 @@ EACH_MODEL = Row(
         Panel(
             "timeseries",
             "Queue of $model_name",
-            "Requests waiting and running, all engines added. Waiting that only grows means more demand than"
-            " capacity; no flag cures that.",
+            "Requests waiting and running, all engines added. If waiting keeps growing, arrivals exceed capacity;"
+            " no flag changes that.",
             (
                 Query(total("waiting_requests", FLEET, window=False), "waiting"),
                 Query(total("running_requests", FLEET, window=False), "running"),
@@ -117,8 +118,8 @@ EACH_MODEL = Row(
         Panel(
             "timeseries",
             "Expected wait of $model_name",
-            "How long a request that comes now waits before its prefill starts: waiting / admissions a second."
-            " Above the dashed limit it misses the objective for TTFT, whatever is done next.",
+            "How long a new request waits before its prefill starts: waiting / admissions per second. Above the"
+            " dashed limit it will miss the TTFT objective.",
             (
                 Query(overall("max", "expected_wait_seconds", FLEET), "longest of an engine"),
                 Query(limit("ttft_p99"), "limit (warning)"),
@@ -130,8 +131,8 @@ EACH_MODEL = Row(
         Panel(
             "timeseries",
             "KV cache of $model_name",
-            "The fullest engine and the mean of all. A share of each engine's own memory: shares are never added."
-            " Full with good latency is healthy; the queue tells whether it hurts.",
+            "The fullest engine and the mean of all engines; ratios are never added. A full KV cache with good"
+            " latency is healthy; a queue shows that it is too small.",
             (
                 Query(overall("max", "kv_cache_usage_ratio", FLEET, window=False), "KV cache, fullest"),
                 Query(overall("avg", "kv_cache_usage_ratio", FLEET, window=False), "KV cache, mean"),
@@ -149,9 +150,9 @@ WORST = Row(
     (
         Panel(
             "table",
-            "Worst replicas",
-            "At most 20: those that do not answer, then those with a verdict other than healthy, then by p99 of TTFT."
-            " Engines without traffic are left out. Click a target to see it beside its peers.",
+            "Most degraded replicas",
+            "At most 20: first those that do not answer, then those with a verdict other than healthy, then by TTFT"
+            " p99. Engines without traffic are left out. Click a target to compare it with its peers.",
             (
                 Query(worst_now(f"max by ({_OF_ROW}, verdict) (phasewatch_diagnosis{{{FLEET}}}) == 1", FLEET), ""),
                 Query(worst_now(f"max by ({_OF_ROW}, state) (phasewatch_engine_state{{{FLEET}}}) == 1", FLEET), ""),
@@ -172,7 +173,7 @@ WORST = Row(
             },
             links={"target": ENGINE},
             sort="TTFT p99",
-            no_value="No replica has traffic, and all answer",
+            no_value="No replica has traffic, and all of them answer",
             width=24,
             height=7,
         ),
@@ -184,7 +185,7 @@ THROUGHPUT = Row(
         Panel(
             "timeseries",
             "Tokens",
-            "Tokens a second, all engines added. Prompt tokens include those found in the prefix cache.",
+            "Tokens per second, all engines added. Prompt tokens include those found in the prefix cache.",
             (
                 Query(total("prompt_tokens_per_second", FLEET), "prompt tokens"),
                 Query(total("generation_tokens_per_second", FLEET), "output tokens"),
@@ -195,7 +196,7 @@ THROUGHPUT = Row(
         Panel(
             "timeseries",
             "Arrivals and admissions",
-            "Requests a second. Arrivals above admissions fill the queue.",
+            "Requests per second. Arrivals above admissions fill the queue.",
             (
                 Query(total("arrivals_per_second", FLEET), "arrivals"),
                 Query(total("admissions_per_second", FLEET), "admissions"),
@@ -209,7 +210,7 @@ THROUGHPUT = Row(
 BOARD = Dashboard(
     uid="phasewatch-fleet",
     title="vLLM fleet (phasewatch)",
-    description="Every model now: verdict, objectives, latency with its bounds, queue, and the worst replicas.",
+    description="Every model now: verdict, objectives, latency with its bounds, queue, and the most degraded replicas.",
     variables=(NAMESPACE, MODEL_NAME, WINDOW_OF),
     rows=(NOW, WORST, EACH_MODEL, THROUGHPUT),
 )

@@ -26,7 +26,7 @@ SCRAPES = Row(
         Panel(
             "stat",
             "Targets up",
-            "Targets whose last scrape succeeded, of all that are watched.",
+            "Targets whose last scrape succeeded, and all watched targets.",
             (
                 Query(f"sum ({_target('up')})", "up"),
                 Query(f"count ({_target('up')})", "watched"),
@@ -38,18 +38,18 @@ SCRAPES = Row(
         Panel(
             "stat",
             "Last evaluation",
-            "Age of the last evaluation. Much more than the interval: phasewatch is late or stands still, and all"
-            " other dashboards show the past.",
+            "Age of the last evaluation. Much more than the interval: phasewatch is late or has stopped, and all"
+            " other dashboards show old data.",
             (Query("time() - min by (instance) (phasewatch_last_evaluation_timestamp_seconds)", "{{instance}}"),),
             unit="s",
-            no_value="phasewatch has not evaluated yet, or Prometheus does not scrape it",
+            no_value="No evaluation yet, or Prometheus does not scrape phasewatch",
             width=8,
             height=5,
         ),
         Panel(
             "stat",
             "Versions",
-            "Which phasewatch runs; several lines: several instances.",
+            "Version of phasewatch; one line per version that runs.",
             (Query("count by (version) (phasewatch_build_info)", "{{version}}"),),
             no_value="Prometheus does not scrape phasewatch",
             width=8,
@@ -58,7 +58,7 @@ SCRAPES = Row(
         Panel(
             "timeline",
             "Targets, up or down",
-            "At most the 20 targets that were down longest in this range.",
+            "At most 20 targets: those that were down longest in this range.",
             (
                 Query(
                     f"{_target('up', 'min')} and on (target) bottomk(20, min by (target)"
@@ -74,8 +74,8 @@ SCRAPES = Row(
         Panel(
             "timeseries",
             "Failures by reason",
-            "Failed scrapes a second by reason: connect and timeout are the server's or the network's, authentication"
-            " and status the configuration's, not_metrics a wrong URL.",
+            "Failed scrapes per second by reason. connect, timeout: server or network. authentication, status:"
+            " configuration. not_metrics: wrong URL.",
             (
                 Query(
                     f"sum by (reason) (rate(phasewatch_target_scrape_failures_total{{{TARGET}}}[$__rate_interval]))",
@@ -94,15 +94,16 @@ FRESHNESS = Row(
         Panel(
             "timeseries",
             "Lateness of evaluations",
-            "Age of the last evaluation when Prometheus asked. Saw teeth up to the interval are normal; more is late.",
+            "Age of the last evaluation when Prometheus scraped. A sawtooth up to the interval is normal; above it,"
+            " evaluations are late.",
             (Query("time() - min by (instance) (phasewatch_last_evaluation_timestamp_seconds)", "{{instance}}"),),
             unit="s",
-            no_value="Nothing was evaluated in this range",
+            no_value="No evaluation in this range",
         ),
         Panel(
             "timeseries",
-            "Age of the last good page",
-            "The 20 oldest. More than three intervals: the target is down, and its numbers are not exported.",
+            "Age of the last successful scrape",
+            "The 20 oldest. Above three intervals: the target is down, and its numbers are not exported.",
             (
                 Query(
                     f"time() - {_target('last_success_timestamp_seconds')} and on (target) {_OLDEST}",
@@ -115,8 +116,8 @@ FRESHNESS = Row(
         Panel(
             "table",
             "Missing signals",
-            "Signals that a target's page lacks, so that some verdicts are of lower confidence or abstain; the"
-            " document (`phasewatch diagnose --format json`) names them.",
+            "Number of signals that a target's scrape lacks; some verdicts then abstain or have lower confidence."
+            " `phasewatch diagnose --format json` names them.",
             (Query(f"topk(20, {_target('missing_signals')} > 0)", "missing"),),
             names={"target": "target"},
             sort="missing",
@@ -159,8 +160,8 @@ COST = Row(
         Panel(
             "timeseries",
             "Duration of scrapes",
-            "The slowest scrape of vLLM and the mean. Rendering /metrics costs the API server time of its event loop:"
-            " slow pages are a sign of a busy front end, and a longer interval is kinder to it.",
+            "The slowest scrape of vLLM and the mean. Rendering /metrics blocks the API server's event loop. Slow"
+            " scrapes mean a busy front end; a longer scrape interval reduces its load.",
             (
                 Query(f"max ({_target('scrape_duration_seconds')})", "slowest"),
                 Query(f"avg ({_target('scrape_duration_seconds')})", "mean"),
@@ -171,7 +172,7 @@ COST = Row(
         Panel(
             "timeseries",
             "Series exported",
-            "What Prometheus takes from phasewatch with each scrape.",
+            "Series that Prometheus stores with each scrape of phasewatch.",
             (Query(f"scrape_samples_post_metric_relabeling {_OURS}", "{{instance}}"),),
             unit="short",
             no_value="Prometheus does not scrape phasewatch",
@@ -180,7 +181,8 @@ COST = Row(
         Panel(
             "timeseries",
             "Scrapes of phasewatch",
-            "How long Prometheus waits for phasewatch's page; it is rendered once a round, so this is transfer.",
+            "How long Prometheus waits for phasewatch's /metrics. It is rendered once per evaluation, so this is"
+            " transfer time.",
             (Query(f"scrape_duration_seconds {_OURS}", "{{instance}}"),),
             unit="s",
             no_value="Prometheus does not scrape phasewatch",
@@ -192,7 +194,7 @@ COST = Row(
 BOARD = Dashboard(
     uid="phasewatch-itself",
     title="phasewatch itself",
-    description="Scrapes, lateness, failures by reason, missing signals and cost of the watcher.",
+    description="Scrapes, lateness, failures by reason, missing signals, and the cost of watching.",
     variables=(NAMESPACE, _TARGET),
     rows=(SCRAPES, FRESHNESS, COST),
 )

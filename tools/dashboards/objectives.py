@@ -63,9 +63,10 @@ def _row(family: str, what: str) -> Row:
             Panel(
                 "timeseries",
                 f"Burn rates of {family.upper()}",
-                "How many times faster than allowed the budget burns, over five spans; at 1 it lasts exactly as long as"
-                " the objective's period. Alerts need a short and a long span at once: short alone is a blip, long"
-                " alone is over. Spans up to 6h count what buckets prove, longer ones interpolate.",
+                "How many times faster than allowed the error budget is used, over five spans. At 1 it lasts"
+                " exactly as long as the objective's period. Alerts need a short and a long span at once: only the"
+                " short one is a short spike, only the long one is in the past. Spans up to 6h count what the"
+                " buckets prove; longer ones interpolate.",
                 _burn(family),
                 unit="short",
                 no_value=_NEEDS_RULES,
@@ -73,8 +74,9 @@ def _row(family: str, what: str) -> Row:
             Panel(
                 "timeseries",
                 f"Share of observations over the {family.upper()} limit",
-                "Of all observations the part over the warning limit. Between `surely` (whole buckets above the limit)"
-                " and the interpolated line lies what the bucket hides. Dashed: what the objective's name allows.",
+                "Share of all observations above the warning limit. `surely` counts whole buckets above the limit;"
+                " the other line interpolates. The true share lies at or above `surely`. Dashed: the share that the"
+                " objective allows.",
                 (
                     Query(_share("over", family, "$__rate_interval", "rate"), named),
                     Query(_share("over_surely", family, "$__rate_interval", "rate"), f"{named} surely"),
@@ -86,8 +88,8 @@ def _row(family: str, what: str) -> Row:
             Panel(
                 "bars",
                 f"Budget of {family.upper()} left in this range",
-                "1 minus the share over the limit in this range / the share allowed. Zero: used up. Below zero is drawn"
-                " as zero. Set the range to the objective's period, such as 30 days.",
+                "1 - (share above the limit in this range / allowed share). Zero: the budget is used up; negative"
+                " values are drawn as zero. Set the range to the objective's period, such as 30 days.",
                 (
                     Query(
                         _left(family),
@@ -102,7 +104,7 @@ def _row(family: str, what: str) -> Row:
             Panel(
                 "timeline",
                 f"{family.upper()} objectives, met or missed",
-                "Each objective of each model over the first window. Surely missed: whatever the bucket hides.",
+                "Each objective of each model over the first window. Surely missed: the buckets prove it.",
                 (
                     Query(
                         _missed(f'{MODEL},objective=~"{family}_.+"'),
@@ -123,8 +125,8 @@ LIMITS = Row(
         Panel(
             "table",
             "Limits of every model",
-            "What the configuration asks for, by model. A percentile objective is missed when two observations or more"
-            " lie over its limit.",
+            "The configured limits, by model. A percentile objective is missed only if at least two observations"
+            " are above its limit.",
             (
                 Query(
                     f"topk(60, max by (model_name, objective, severity) (phasewatch_objective_seconds{{{MODEL}}}))",
@@ -143,7 +145,7 @@ LIMITS = Row(
 BOARD = Dashboard(
     uid="phasewatch-objectives",
     title="vLLM objectives (phasewatch)",
-    description="Burn rates, budget left and share over the objective, for TTFT and ITL.",
+    description="Burn rates, budget left and share above the limit, for TTFT and ITL.",
     variables=(NAMESPACE, MODEL_NAME),
     rows=(_row("ttft", "time to first token"), _row("itl", "time between outputs"), LIMITS),
     since="now-24h",

@@ -25,8 +25,8 @@ def engine(*, single: bool = False) -> Variable:
 
 
 BOUNDS = (
-    "The band is the histogram bucket that holds p99: the true value lies in it, the line is the best guess inside."
-    " No band above means that it lies over the last finite bucket."
+    "The band is the histogram bucket that holds p99: the true value lies in it; the line is the estimate."
+    " No upper edge: p99 is above the last finite bucket."
 )
 
 
@@ -51,8 +51,7 @@ def model_latency(kind: str, what: str) -> Panel:
     return Panel(
         "timeseries",
         f"{kind.upper()} of $model_name",
-        f"{what} over all engines of the model, their histograms added first. {BOUNDS}"
-        " Dashed: the limits from the configuration.",
+        f"{what} over all engines of the model, from their added histograms. {BOUNDS} Dashed: the configured limits.",
         (*bounds(of("p50"), of("p99"), of("p99_low"), of("p99_high")), *limits(f"{kind}_p99")),
         unit="s",
         no_value="No requests in the window",

@@ -35,7 +35,7 @@ def _text(row: VerdictRow) -> Panel:
     return Panel(
         "text",
         row.verdict,
-        f"What to look at when {row.verdict} leads; the runbook verdicts/{row.verdict}.md says more.",
+        f"What to look at when {row.verdict} is the leading verdict; see the runbook verdicts/{row.verdict}.md.",
         text=f"Look at: {row.look}{first}\n\nRunbook: `config/runbooks/verdicts/{row.verdict}.md`",
         width=8,
         height=6,
@@ -44,25 +44,25 @@ def _text(row: VerdictRow) -> Panel:
 
 _OF_CAUSE = "target, engine, verdict"
 WHAT = Row(
-    "What is wrong, and since when",
+    "What is slow, and since when",
     (
         Panel(
             "timeline",
             "Verdicts",
-            "One line an engine, at most the 20 that were longest in trouble in this range. Words: the verdict that"
-            " led, or the state where there was none. Colours go by phase: orange queue, blue prefill, purple decode,"
+            "One line per engine, at most the 20 that were degraded longest in this range. Text: the leading"
+            " verdict, or the state if there is none. Colours by phase: orange queue, blue prefill, purple decode,"
             " green front end.",
             (Query(worst(f"({verdict_number(ENGINE)})", ENGINE), "{{target}} / {{engine}}"),),
             values=TIMELINE,
-            no_value="No engine is watched, or none of these variables' values exists in this range",
+            no_value="No engine is watched, or the selected variables match nothing in this range",
             width=24,
             height=7,
         ),
         Panel(
             "table",
             "Causes now, and what to do first",
-            "Each cause found, with the share of the excess it accounts for (proven from 50 %), and the first remedy:"
-            " what can be done now, needs a restart, or needs capacity.",
+            "Each cause found, the share of the time above the limit that it explains (proven from 50 %), and its"
+            " first remedy: possible now, with a restart, or with more capacity.",
             (
                 Query(
                     f"topk(20, max by ({_OF_CAUSE}) (phasewatch_diagnosis_score{{{ENGINE}}}) * on (verdict)"
@@ -80,7 +80,7 @@ WHAT = Row(
             },
             links={"target": ENGINE_BOARD},
             sort="Share of the excess",
-            no_value="No cause: no symptom, or none of the causes is proven",
+            no_value="No symptom, or cause unknown",
             width=24,
             height=5,
         ),
@@ -92,8 +92,8 @@ TIME = Row(
         Panel(
             "stacked",
             "Phases",
-            "Exact mean seconds a finished request spent in each phase, all engines shown together, each by its number"
-            " of requests. The largest area is where to look. Requests still waiting are not in it: see expected wait.",
+            "Exact mean seconds per finished request in each phase, over all engines shown, weighted by requests."
+            " Start with the largest area. Requests that still wait are not included: see expected wait.",
             phases(ENGINE),
             unit="s",
             no_value="No request finished in the window",
@@ -101,7 +101,7 @@ TIME = Row(
         Panel(
             "timeseries",
             "TTFT",
-            f"The worst of the engines shown. {BOUNDS} Dashed: limits. Choose one engine to see it alone.",
+            f"The slowest of the engines shown. {BOUNDS} Dashed: limits. Select one engine to see only that one.",
             (
                 *bounds(
                     overall("max", "ttft_p50_seconds", ENGINE),
@@ -117,8 +117,9 @@ TIME = Row(
         Panel(
             "timeseries",
             "ITL",
-            "The worst of the engines shown. p99 up with p50 standing still: stalls (prefill of others, preemption)."
-            " Both up: every step is slower (batch, context, the host). Stalled (right): share of the streaming time"
+            "The slowest of the engines shown. p99 up and p50 unchanged: stalls (prefill of other requests,"
+            " preemption). Both up: every step is slower (batch, context, the host). Stalled (right): share of the"
+            " streaming time"
             f" in gaps longer than the objective itl_stall. {BOUNDS}",
             (
                 *bounds(
@@ -137,8 +138,8 @@ TIME = Row(
         Panel(
             "timeseries",
             "Queue, batch and KV cache",
-            "Requests of the engines shown, added; the fullest KV cache and preemptions a second on the right. Waiting"
-            " with room in the KV cache: the batch limit or prefill; waiting with a full one: KV.",
+            "Requests of the engines shown, added; on the right the fullest KV cache and preemptions per second."
+            " Waiting while the KV cache has room: batch limit or prefill. Waiting while it is full: KV cache.",
             (
                 Query(total("waiting_requests", ENGINE, window=False), "waiting"),
                 Query(total("waiting_deferred_requests", ENGINE, window=False), "deferred"),
@@ -152,8 +153,8 @@ TIME = Row(
         Panel(
             "timeseries",
             "Expected wait",
-            "How long a request that comes now waits: waiting / admissions a second, the worst engine shown. It sees a"
-            " growing queue at once; the histograms see it only when its victims have finished.",
+            "How long a new request waits: waiting / admissions per second, longest of the engines shown. It shows"
+            " a growing queue at once; the histograms show it only after the waiting requests have finished.",
             (Query(overall("max", "expected_wait_seconds", ENGINE), "expected wait"), *limits("ttft_p99")),
             unit="s",
             no_value="No engine reports",
@@ -161,8 +162,8 @@ TIME = Row(
         Panel(
             "timeseries",
             "TTFT p99 by engine",
-            "At most the 20 engines that were longest in trouble. One far above the others: that host or its routing;"
-            " all together: demand or prompts.",
+            "At most the 20 engines that were degraded longest. One far above the others: its host or routing. All"
+            " together: demand or prompts.",
             (Query(worst(each("ttft_p99_seconds", ENGINE), ENGINE), "{{target}} / {{engine}}"),),
             unit="s",
             no_value="No first token in the window",
@@ -175,7 +176,7 @@ DRIVERS = Row(
         Panel(
             "timeseries",
             "Prompt length",
-            "Mean prompt tokens a request. Longer prompts: more prefill, so higher TTFT, and stalls of others' ITL.",
+            "Mean prompt tokens per request. Longer prompts need more prefill: TTFT rises, and running streams stall.",
             (Query(weighted("prompt_tokens_mean", "ttft_observations", ENGINE), "mean"),),
             unit="short",
             no_value="No requests in the window",
@@ -184,7 +185,7 @@ DRIVERS = Row(
         Panel(
             "timeseries",
             "Output length",
-            "Mean output tokens a finished request. Longer answers: longer requests with the same TTFT and ITL.",
+            "Mean output tokens per finished request. Longer answers: e2e rises with the same TTFT and ITL.",
             (Query(weighted("output_tokens_mean", "e2e_observations", ENGINE), "mean"),),
             unit="short",
             no_value="No request finished in the window",
@@ -193,8 +194,8 @@ DRIVERS = Row(
         Panel(
             "timeseries",
             "Arrivals",
-            "Requests a second: arrivals above admissions fill the queue. Failed ones and clients that gave up before"
-            " the first token are symptoms of their own.",
+            "Requests per second. Arrivals above admissions fill the queue. Failed requests and clients that gave"
+            " up before the first token are separate symptoms.",
             (
                 Query(total("arrivals_per_second", ENGINE), "arrivals"),
                 Query(total("admissions_per_second", ENGINE), "admissions"),
@@ -209,18 +210,18 @@ DRIVERS = Row(
         Panel(
             "timeseries",
             "Prefill's share of engine time",
-            "How much of an engine's time goes into prompts, the highest of those shown. Near 100 %: a queue is"
-            " prefill's; low: the batch limit or the KV cache.",
+            "Share of engine time spent on prefill, highest of the engines shown. Near 100 %: prefill causes the"
+            " queue. Low: the batch limit or the KV cache does.",
             (Query(overall("max", "prefill_time_ratio", ENGINE), "prefill"),),
             unit="percentunit",
             largest=1,
-            no_value="Not known for these engines",
+            no_value="Unknown for these engines",
             width=8,
         ),
         Panel(
             "timeseries",
             "Growth of the queue",
-            "Slope of the waiting requests, engines added. Above zero for minutes: more demand than capacity.",
+            "Change of waiting requests per second, engines added. Above zero for minutes: arrivals exceed capacity.",
             (Query(total("queue_growth_requests_per_second", ENGINE), "growth"),),
             unit="reqps",
             no_value="No engine reports",
@@ -229,7 +230,8 @@ DRIVERS = Row(
         Panel(
             "table",
             "Most degraded engines",
-            "At most 20, with verdict and numbers of the chosen window; click a target to see it beside its peers.",
+            "At most 20 engines, with the verdict and numbers of the selected window. Click a target to compare it"
+            " with its peers.",
             (
                 Query(worst_now(f"max by ({_OF_CAUSE}) (phasewatch_diagnosis{{{ENGINE}}}) == 1", ENGINE), ""),
                 Query(worst_now(each("ttft_p99_seconds", ENGINE), ENGINE), "TTFT p99"),
@@ -239,7 +241,7 @@ DRIVERS = Row(
             names={"target": "target", "engine": "engine", "verdict": "verdict"},
             links={"target": ENGINE_BOARD},
             sort="TTFT p99",
-            no_value="No engine has traffic, and all answer",
+            no_value="No engine has traffic, and all of them answer",
             width=8,
         ),
     ),

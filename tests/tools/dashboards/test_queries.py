@@ -97,7 +97,7 @@ SILENT = {
     "phasewatch-engine": {"TTFT", "ITL", "TPOT", "Phases", "Shares of the phases", "Prompt length", "Output length",
                           "Prefill speed", "Decode speed", "Stalled", "Prefix cache hits", "Accepted drafts",
                           "TTFT buckets", "ITL buckets", "Queue buckets", "End-to-end buckets"},
-    "phasewatch-fleet": {"Objectives", "Worst replicas"},
+    "phasewatch-fleet": {"Objectives", "Most degraded replicas"},
     "phasewatch-itself": {"Restarts seen"},
     "phasewatch-objectives": {"Burn rates of TTFT", "Burn rates of ITL", "Share of observations over the TTFT limit",
                               "Share of observations over the ITL limit", "Budget of TTFT left in this range",
