@@ -1,9 +1,7 @@
 """Pages and failures in, in time order; at any moment the whole Fleet out. The only state is what is kept here."""
 
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 from typing import TypeVar
 
 from phasewatch.core.diagnosis.peers import peer
@@ -297,9 +295,17 @@ def _guarded(doing: str, work: Callable[[], T]) -> tuple[T | None, Fault | None]
     try:
         return work(), None
     except Exception as error:
-        last = error.__traceback__
-        while last is not None and last.tb_next is not None:
-            last = last.tb_next
-        where = "" if last is None else f"{PurePath(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno}"
+        frames = tuple(_frames(error))
         said = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
-        return None, Fault(doing, said, where, "".join(traceback.format_exception(error)))
+        where = "{}:{}".format(*frames[-1][:2])
+        lines = (f"  {file}:{line} in {function}" for file, line, function in frames)
+        return None, Fault(doing, said, where, "\n".join(("Traceback (most recent call last):", *lines, said)))
+
+
+def _frames(error: Exception) -> Iterator[tuple[str, int, str]]:
+    """File, line and function, from the outermost on; the standard library's way would read source files."""
+    frame = error.__traceback__
+    while frame is not None:
+        code = frame.tb_frame.f_code
+        yield code.co_filename.replace("\\", "/").rpartition("/")[2], frame.tb_lineno, code.co_name
+        frame = frame.tb_next
