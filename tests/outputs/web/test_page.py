@@ -31,7 +31,7 @@ def view(browser: Browser, still: Still) -> Iterator[Callable[..., Page]]:
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.complaints = complaints  # type: ignore[attr-defined]
         page.goto(still.url)
-        expect(page.locator("#nothing")).not_to_contain_text("Asking")
+        expect(page.locator("#nothing")).not_to_contain_text("Waiting for phasewatch")
         return page
 
     yield open_page
@@ -81,11 +81,11 @@ def test_the_bar_is_divided_as_the_time_was(view: Callable[..., Page]) -> None:
         (fleet((engine(state="idle", summary=""),)), ["idle", "no requests in the window"]),
         (DOWN, ["✕ down", "connection refused"]),
         (RESTARTED, ["warming up"]),
-        (NO_ENGINE, ["no engine metrics", "the page has no samples of an engine"]),
+        (NO_ENGINE, ["no engine metrics", "the scrape has no vLLM engine metrics"]),
         (NEVER_SEEN, ["✕ down", "three scrapes in a row failed", "never"]),
         (fleet(targets=(target(state="down", last_error="nobody listens; start it"),)), ["nobody listens; start it"]),
         (fleet(), ["No targets are configured."]),
-        (None, ["The first round of scrapes is under way"]),
+        (None, ["The first round of scrapes is running"]),
     ],
     ids=["idle", "idle-silent", "down", "restarted", "no-engine", "never-seen", "error", "no-targets", "first-round"],
 )  # fmt: skip
@@ -128,7 +128,7 @@ def test_it_refreshes_itself_and_keeps_open_what_was_opened(view: Callable[..., 
     expect(page.locator("article details")).to_have_attribute("open", "")
     still.show(replace(SERVING, at=140.0, engines=(engine(),), targets=(target(),)))
     expect(later(page).locator("article")).to_have_count(1)
-    expect(page.locator("#overview")).to_have_text("1 engine on 1 target, nothing to do")
+    expect(page.locator("#overview")).to_have_text("1 engine on 1 target, no problems")
     expect(page).to_have_title("phasewatch")
 
 
@@ -143,7 +143,7 @@ def test_a_server_that_has_gone_is_said_and_its_numbers_are_greyed(view: Callabl
     page = view(SERVING)
     page.route("**/api/v1/fleet", lambda route: route.abort())
     alarm = later(page).locator("#alarm")
-    expect(alarm).to_contain_text("phasewatch does not answer (no connection). What is shown is")
+    expect(alarm).to_contain_text("phasewatch does not answer (no connection). The numbers below are")
     expect(page.locator("main")).to_have_class("old")
     page.unroute("**/api/v1/fleet")
     page.route("**/api/v1/fleet", lambda route: route.fulfill(status=502, body="<html>"))

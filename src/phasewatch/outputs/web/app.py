@@ -46,7 +46,7 @@ def create_app(service: Service) -> FastAPI:
 
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": f"phasewatch itself went wrong ({type(error).__name__}); see its log"}, 500)
+        return JSONResponse({"error": f"internal error in phasewatch ({type(error).__name__}); see its log"}, 500)
 
     @app.api_route("/metrics", methods=READ)
     async def metrics(request: Request) -> Response:

@@ -4,11 +4,11 @@
 import { clock, estimate, evidence, number, ratio, say, seconds, UNKNOWN, vocabulary, words } from "./text.js";
 
 const STATES = {
-  idle: "no requests in the window, so there is nothing to judge",
-  warming_up: "not enough pages for a judgement yet",
-  asleep: "the engine sleeps (engine_sleep_state)",
-  no_engine_metrics: "the page has no samples of an engine",
-  stale: "the last scrape failed; numbers are the last known",
+  idle: "no requests in the window, so there is no verdict",
+  warming_up: "too few scrapes for a verdict yet",
+  asleep: "the engine is in sleep mode (engine_sleep_state)",
+  no_engine_metrics: "the scrape has no vLLM engine metrics",
+  stale: "the last scrape failed; the numbers are from the last successful one",
   down: "three scrapes in a row failed",
   internal_error: "phasewatch itself failed, not the engine; please report it",
 };
@@ -73,7 +73,7 @@ function phases(block) {
   const known = vocabulary.phases.filter(({ key }) => block[key]?.mean_seconds != null);
   if (known.length === 0) return null;
   const bar = el("div", { class: "bar", "aria-hidden": "true" });
-  const legend = el("ul", { class: "legend", "aria-label": "Mean time a finished request spends in each phase" });
+  const legend = el("ul", { class: "legend", "aria-label": "Mean time per finished request in each phase" });
   for (const { key, label } of known) {
     const { mean_seconds: mean, share } = block[key];
     if (share > 0) {
@@ -114,12 +114,12 @@ function more(engine, isOpen) {
   if (engine.symptoms.length) {
     parts.push(el("p", {}, "Symptoms: ", engine.symptoms.map((s) =>
       `${words(s.objective)}${s.value ? ` ${SHARES.includes(s.objective) ? ratio(s.value.value) : estimate(s.value).filter(Boolean).join(" ")}` : ""}` +
-      `${s.limit_seconds == null ? "" : `, limit ${seconds(s.limit_seconds)}`} (${s.surely ? "sure" : "possible"}, ${s.severity})`).join("; ")));
+      `${s.limit_seconds == null ? "" : `, limit ${seconds(s.limit_seconds)}`} (${s.surely ? "proven" : "possible"}, ${s.severity})`).join("; ")));
   }
   if (engine.advisories.length) parts.push(el("ul", {}, ...engine.advisories.map((a) => el("li", {}, `${a.summary} ${a.remedy}`))));
-  if (engine.missing.length) parts.push(el("p", { class: "soft" }, `Not on this page: ${engine.missing.map(words).join(", ")}`));
+  if (engine.missing.length) parts.push(el("p", { class: "soft" }, `Missing signals: ${engine.missing.map(words).join(", ")}`));
   if (parts.length === 0) return null;
-  return el("details", isOpen ? { open: "" } : {}, el("summary", {}, "Evidence and more to do"), ...parts);
+  return el("details", isOpen ? { open: "" } : {}, el("summary", {}, "Evidence and further remedies"), ...parts);
 }
 
 export function engineCard(engine, error, isOpen) {
@@ -138,7 +138,7 @@ export function engineCard(engine, error, isOpen) {
     phases(engine.phases), facts(engine), more(engine, isOpen));
 }
 
-// A target of which no engine is known has a card too, or nobody would see that it is missing.
+// A target without a known engine has a card too, so that it is seen.
 export function targetCard(target) {
   const kind = target.state === "warming_up" ? "calm" : target.state === "down" ? "bad" : "warn";
   return el("article", { class: `card ${kind}` },
@@ -166,7 +166,7 @@ export function modelsTable(models) {
 }
 
 export function targetsTable(targets) {
-  return table("Targets", ["Target", "State", "Last good page", "Took", "Last error", "Anomalies"], targets.map((target) => el("tr", {},
+  return table("Targets", ["Target", "State", "Last successful scrape", "Scrape time", "Last error", "Anomalies"], targets.map((target) => el("tr", {},
     el("th", { scope: "row", class: "text" }, target.target, target.url ? el("small", { class: "where" }, target.url) : null),
     el("td", {}, words(target.state)),
     el("td", {}, target.last_success_age_seconds == null ? "never" : `${seconds(Math.round(target.last_success_age_seconds))} ago`),

@@ -70,12 +70,12 @@ function redraw(fleet) {
   const nothing = byId("nothing");
   nothing.hidden = fleet.engines.length + fleet.targets.length > 0;
   nothing.textContent = fleet.at == null
-    ? "The first round of scrapes is under way: numbers come as soon as every target has answered or failed."
+    ? "The first round of scrapes is running. Numbers appear when every target has answered or failed."
     : "No targets are configured. Add them to the configuration, or set VLLM_TARGETS.";
   const counts = `${plural(fleet.engines.length, "engine")} on ${plural(fleet.targets.length, "target")}`;
   const verdicts = [...new Set(fleet.engines.filter(needsALook).map((engine) => words(engine.verdict ?? engine.state)))];
   byId("overview").textContent = fleet.at == null ? ""
-    : trouble ? `${counts}, ${trouble} to look at${verdicts.length ? `: ${verdicts.join(", ")}` : ""}` : `${counts}, nothing to do`;
+    : trouble ? `${counts}, ${trouble} to look at${verdicts.length ? `: ${verdicts.join(", ")}` : ""}` : `${counts}, no problems`;
   document.title = trouble ? `(${trouble}) phasewatch` : "phasewatch";
 }
 
@@ -85,7 +85,7 @@ function redrawAge() {
   const alarm = byId("alarm");
   if (failure) {
     alarm.textContent = `phasewatch does not answer (${failure}). ` +
-      (age == null ? "Trying again." : `What is shown is ${seconds(Math.round(age))} old.`);
+      (age == null ? "Retrying." : `The numbers below are ${seconds(Math.round(age))} old.`);
   } else if (isOld) {
     alarm.textContent = `phasewatch answers, but its last evaluation is ${seconds(Math.round(age))} old; see its log.`;
   }
@@ -114,7 +114,7 @@ async function ask() {
     [at, answered, failure] = [fleet.at, now(), null];
     if (isNew || at == null) redraw(fleet);
   } catch (error) {
-    failure = error.name === "TimeoutError" ? "no answer in time" : error instanceof TypeError ? "no connection" : error.message;
+    failure = error.name === "TimeoutError" ? "timed out" : error instanceof TypeError ? "no connection" : error.message;
     if (answered == null) byId("nothing").textContent = "No answer from phasewatch yet.";
   }
   redrawAge();
