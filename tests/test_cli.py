@@ -67,6 +67,7 @@ def test_version_and_help_are_data(run: Run) -> None:
         (["diagnose", "http://localhost:1", "--objective", "ttft_p99=fast"], "invalid duration 'fast'"),
         (["diagnose", "http://localhost:1", "--estimator", "guess"], "'guess'"),
         (["diagnose", "http://localhost:1", "--at", "5"], "--at applies to recordings only"),
+        (["diagnose", "http://localhost:1", "--window", "3s", "--interval", "2s"], "shorter than two intervals of 2s"),
         (["diagnose", "http://h:1", "http://h:1/metrics"], "duplicate target h:1; remove one"),
         (["diagnose", "ftp://h"], "use http:// or https://"),
         (["record", "http://h:1"], "Missing option '--out'"),

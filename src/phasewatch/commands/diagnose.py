@@ -13,6 +13,7 @@ from phasewatch.commands import EXIT_NOTHING_READ, EXIT_UNHEALTHY, CommandError
 from phasewatch.commands.common import interruptible, moment, note, settings_of, source_of, unique
 from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Interval, Objective, one_of, positive, seconds_at
 from phasewatch.commands.watching import Watching, clock
+from phasewatch.core.durations import format_duration
 from phasewatch.core.model import TROUBLE, Fleet
 from phasewatch.core.settings import Settings
 from phasewatch.outputs import terminal
@@ -59,6 +60,9 @@ def command(
     named = [(text, source_of(text)) for text in sources]
     histories = [(text, source) for text, source in named if isinstance(source, History)]
     targets = unique([source for _, source in named if isinstance(source, Target)])
+    if targets and window is not None and window < 2 * interval:
+        said = f"--window {format_duration(window)} is shorter than two intervals of {format_duration(interval)}"
+        raise CommandError(f"{said}, so that no change shows in it; use a longer window or a shorter --interval")
     if at is not None and not histories:
         raise CommandError("--at applies to recordings only, and no source is one; remove it")
     fleets = [_recorded(text, history, recorded, at, len(histories) > 1) for text, history in histories]
