@@ -248,6 +248,7 @@ TARGET_ROWS: tuple[Row[Polled], ...] = (
         "internal_errors_total",
         "Evaluations in which a mistake of phasewatch's own cost the report of an engine of the target.",
         one(lambda polled: polled.report.internal_errors),
+        unit="count",
     ),
     Row(
         "target_anomalies_total",
