@@ -541,6 +541,15 @@ _SELF = RuleFile(
             lasts="2m", keeps="2m", of_engine=False,
         ),
         Alert(
+            "InternalErrors", "warning", "cause", "phasewatch",
+            "Errors of phasewatch's own cost the diagnosis of an engine.",
+            "# Counted once an evaluation and engine, from 0 at the start.\n"
+            "max without (instance, job) (increase(phasewatch_internal_errors_total[10m])) > 0",
+            f"{_COUNT} evaluations of engines on {{{{ $labels.target }}}} failed in 10 minutes. While an engine's state is"
+            " internal_error, it has no figures and no verdict; the other engines are not affected.",
+            lasts="1m", keeps="10m", of_engine=False,
+        ),
+        Alert(
             "Watchdog", "none", "heartbeat", "phasewatch",
             "Alerting pipeline heartbeat.",
             "# Always fires, so that its absence shows that the pipeline from Prometheus to you is broken.\nvector(1)",
