@@ -85,7 +85,7 @@ def worst(expr: str, selector: str) -> str:
 
 
 def worst_now(expr: str, selector: str) -> str:
-    """`expr`, which is by engine, for those worst off now: those that do not answer, then those with a verdict other
+    """`expr`, which is by engine, for the most degraded now: those that do not answer, then those with a verdict other
     than healthy, then by p99 of TTFT. Engines without traffic that answer are not listed."""
     gone = f'max by ({OF_ENGINE}) (phasewatch_engine_state{{{selector},state=~"{"|".join(TROUBLE)}"}}) * 1e6'
     judged = f'max by ({OF_ENGINE}) (phasewatch_diagnosis{{{selector},verdict!="healthy"}}) * 1e5'

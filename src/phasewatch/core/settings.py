@@ -147,7 +147,7 @@ class Thresholds:
     Raises ValueError for a number outside what its kind allows.
     """
 
-    proven_score: float = _share(0.5)  # a cause accounts for at least half of the excess
+    proven_score: float = _share(0.5)  # a cause explains at least half of the time above the limit
     tie_score: float = _margin(0.1)  # scores this near are equal: the earlier row wins
     sure_score: float = _share(0.8)  # what confidence "high" asks for
     min_over: int = _count(2)  # one slow request is no incident

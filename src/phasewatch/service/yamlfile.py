@@ -95,7 +95,7 @@ def _repeated_keys(node: yaml.Node | None) -> Iterator[tuple[int, str, int]]:
 
 
 def read_yaml(path: Path) -> YamlFile:
-    """Raises FileError: missing, unreadable, no YAML, not a mapping, or a key that stands twice."""
+    """Raises FileError: missing, unreadable, no YAML, not a mapping, or a duplicate key."""
     name = str(path)
     try:
         with path.open("rb") as file:

@@ -271,7 +271,7 @@ class WindowView:
     def finishes(self) -> float:
         return count_of(self.window, "e2e")
 
-    # --- prefix cache, hand-over -----------------------------------------------------------------------------------
+    # --- prefix cache, KV transfer ----------------------------------------------------------------------------------
 
     @cached_property
     def prefix_caching_off(self) -> bool:

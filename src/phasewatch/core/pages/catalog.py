@@ -144,7 +144,7 @@ CATALOG: tuple[Signal, ...] = (
     _histogram("computed_prompt_length", "tokens", "request_prefill_kv_computed_tokens"),  # 0.13
     # A histogram in spite of its name; cached prompt tokens are left out only since 0.23.
     _histogram("iteration_tokens", "tokens", "iteration_tokens_total"),
-    # KV hand-over between prefill and decode engines (P/D), each only with its connector.
+    # KV transfer between prefill and decode engines (P/D), each only with its connector.
     _gauge("kv_fetch_waiting", "requests", "num_requests_kv_fetch_by_stage", stage="waiting_to_start"),  # 0.32
     _gauge("kv_fetch_in_progress", "requests", "num_requests_kv_fetch_by_stage", stage="in_progress"),
     _histogram("kv_transfer", "seconds", "nixl_xfer_time_seconds", "mooncake_xfer_time_seconds"),
