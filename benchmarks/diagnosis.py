@@ -9,7 +9,7 @@ A document counts by its leading verdict, or by its state where the verdict is n
 
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from phasewatch.core.model import Fleet
-from phasewatch.core.pages.exposition import parse
+from phasewatch.core.pages.exposition import PageReader, parse
 from phasewatch.core.settings import Limit, Objectives, Settings, parse_objectives
 from phasewatch.core.watch import Watcher
 from phasewatch.sources.recording import open_recording, timeline
@@ -127,6 +127,7 @@ def replayed(path: Path, expected: dict[str, Any], interval: float, step: float)
     entries = list(timeline(recorded))
     first, end = entries[0][0], entries[-1][0]
     fleets: list[Fleet] = []
+    readers: dict[str, PageReader] = defaultdict(PageReader)
     at, taken = first + step, {}  # type: tuple[float, dict[str, float]]
     for seconds, target, entry in entries:
         while at < seconds:
@@ -139,7 +140,7 @@ def replayed(path: Path, expected: dict[str, Any], interval: float, step: float)
         if entry.reason is not None:
             watcher.failure(target, seconds, entry.reason)
         else:
-            watcher.page(target, parse(entry.read(), at=seconds, content_type=entry.content_type))
+            watcher.page(target, readers[target].read(entry.read(), at=seconds, content_type=entry.content_type))
     while at < end + step:
         fleets.append(watcher.evaluate(at))
         at += step

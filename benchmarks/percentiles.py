@@ -35,7 +35,7 @@ from phasewatch.core.measures.histogram import merge
 from phasewatch.core.measures.quantile import PERCENTILES, estimate
 from phasewatch.core.measures.window import step
 from phasewatch.core.model import Histogram, Page, Step
-from phasewatch.core.pages.exposition import parse
+from phasewatch.core.pages.exposition import PageReader
 from phasewatch.sources.recording import RecordingError, open_recording
 
 INTERVALS = (2.0, 4.0, 6.0, 10.0)
@@ -100,8 +100,9 @@ def pages(path: Path) -> list[Page]:
     targets = open_recording(path).targets
     if len(targets) > 1:
         raise RecordingError(f"{path} has {len(targets)} targets; the truth of clients is of one")
+    reader = PageReader()
     return [
-        parse(entry.read(), at=entry.seconds, content_type=entry.content_type)
+        reader.read(entry.read(), at=entry.seconds, content_type=entry.content_type)
         for entry in targets[0].entries
         if entry.reason is None
     ]

@@ -1,5 +1,6 @@
 """A verdict never depends on how often anybody looks: state moves with pages and time, asking changes nothing."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from phasewatch.core.diagnosis.progress import Held, hold
 from phasewatch.core.model import Fleet, Page
-from phasewatch.core.pages.exposition import parse
+from phasewatch.core.pages.exposition import PageReader
 from phasewatch.core.settings import Settings, parse_objectives
 from phasewatch.core.watch import Watcher
 from phasewatch.sources.recording import open_recording, timeline
@@ -26,11 +27,12 @@ def seen(paths: Iterable[Path], interval: float) -> list[Seen]:
     found: list[Seen] = []
     for path in paths:
         last: dict[str, float] = {}
+        readers: dict[str, PageReader] = defaultdict(PageReader)
         for seconds, target, entry in timeline(open_recording(path)):
             if seconds - last.get(target, -interval) < interval - 0.5:
                 continue
             last[target] = seconds
-            page = entry.reason or parse(entry.read(), at=seconds, content_type=entry.content_type)
+            page = entry.reason or readers[target].read(entry.read(), at=seconds, content_type=entry.content_type)
             found.append((seconds, f"{path.name}/{target}", page))
     return sorted(found, key=lambda one: one[0])
 

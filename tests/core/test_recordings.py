@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from phasewatch.core.model import EngineReport, Fleet
-from phasewatch.core.pages.exposition import parse
+from phasewatch.core.pages.exposition import PageReader
 from phasewatch.core.settings import Settings, parse_objectives
 from phasewatch.core.watch import Watcher
 from phasewatch.sources.recording import Entry, Recording, open_recording
@@ -47,11 +47,11 @@ def recording_of(captures: Path, name: str) -> Recording:
 
 def rounds(recording: Recording, settings: Settings) -> Iterator[Fleet]:
     """As `serve` lives it: one evaluation right after each scrape."""
-    watcher = Watcher(settings)
+    watcher, reader = Watcher(settings), PageReader()
     (target,) = recording.targets
     for entry in target.entries:
         if entry.reason is None:
-            watcher.page(target.name, parse(entry.read(), at=entry.seconds))
+            watcher.page(target.name, reader.read(entry.read(), at=entry.seconds))
         else:
             watcher.failure(target.name, entry.seconds, entry.reason)
         yield watcher.evaluate(entry.seconds)
