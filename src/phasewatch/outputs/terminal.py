@@ -212,7 +212,7 @@ def engine_block(
     if engine.summary:
         body.append(Text(safe(engine.summary)))
     if engine.symptoms:
-        body.append(_labelled("missed", _join(map(_symptom, engine.symptoms))))
+        body.append(_labelled("missed", _join(map(symptom, engine.symptoms))))
     if engine.numbers is not None:
         body += [Text(" "), *_numbers(engine.numbers)]
     body += _actions(engine, advised)
@@ -238,12 +238,12 @@ def _verdict_line(engine: EngineReport, at: float) -> Text:
 _SHARES = {"itl_stall": " of the streaming time in gaps", "requests_failing": " of the requests", "gave_up": " of them"}
 
 
-def _symptom(symptom: Symptom) -> str:
-    limit = f" over {seconds(symptom.limit_seconds)}" if symptom.limit_seconds is not None else ""
-    value = f" {estimate(symptom.value, bounds=False)}" if symptom.value is not None else ""
-    if symptom.objective in _SHARES and symptom.value is not None:
-        value = f" {percent(symptom.value.value)}{_SHARES[symptom.objective]}"
-    return f"{symptom.objective}{value}{limit}{'' if symptom.surely else ' (possibly)'}"
+def symptom(missed: Symptom) -> str:
+    limit = f" over {seconds(missed.limit_seconds)}" if missed.limit_seconds is not None else ""
+    value = f" {estimate(missed.value, bounds=False)}" if missed.value is not None else ""
+    if missed.objective in _SHARES and missed.value is not None:
+        value = f" {percent(missed.value.value)}{_SHARES[missed.objective]}"
+    return f"{missed.objective}{value}{limit}{'' if missed.surely else ' (possibly)'}"
 
 
 def _numbers(numbers: Numbers) -> Iterator[RenderableType]:
@@ -310,7 +310,7 @@ def _actions(engine: EngineReport, advised: dict[tuple[Remedy, ...], str]) -> It
                 yield _remedies(leading.remedies)
         if leading.evidence:
             yield Text(" ")
-            yield _labelled("evidence", _join(f"{k} {_evidence(k, v)}" for k, v in leading.evidence.items()))
+            yield _labelled("evidence", _join(f"{k} {evidence(k, v)}" for k, v in leading.evidence.items()))
         if leading.refuted_by:
             yield _labelled("doubt it if", leading.refuted_by)
         also = [f"{c.symptom} (confidence {c.confidence})" for c in others if c and c.verdict == leading.verdict]
@@ -330,7 +330,7 @@ def _other(cause: Cause) -> str:
     return f"{cause.verdict} (explains {cause.symptom}, confidence {cause.confidence}). {cause.summary}{first}"
 
 
-def _evidence(key: str, value: float | str) -> str:
+def evidence(key: str, value: float | str) -> str:
     if isinstance(value, str):
         return value
     for ending, form in (("_seconds", seconds), ("_ratio", percent), ("_share", percent)):
@@ -353,16 +353,25 @@ def _remedies(remedies: tuple[Remedy, ...]) -> Table:
     table.add_column()
     for index, remedy in enumerate(remedies):
         label = Text("do first:", style="bold") if index == 0 else Text("then:", style="dim")
-        since = f"vLLM {remedy.since} on" if remedy.since else None
+        change, at, why, side_effect = remedy_parts(remedy)
         text = Text()
-        text.append(remedy.change, style="bold" if index == 0 else "")
-        text.append(f" ({_join((_REMEDY_WHEN.get(remedy.when, remedy.when), since))})", style="cyan")
-        text.append(f". {_sentence(remedy.why)}" if remedy.why else "")
-        text.append(
-            f" Side effect: {remedy.side_effect.rstrip('.')}." if remedy.side_effect != "none" else "", style="dim"
-        )
+        text.append(change, style="bold" if index == 0 else "")
+        text.append(at, style="cyan")
+        text.append(why)
+        text.append(side_effect, style="dim")
         table.add_row(label, text)
     return table
+
+
+def remedy_parts(remedy: Remedy) -> tuple[str, str, str, str]:
+    """What to change; when; why; at what cost. One after the other they are whole sentences."""
+    since = f"vLLM {remedy.since} on" if remedy.since else None
+    return (
+        remedy.change,
+        f" ({_join((_REMEDY_WHEN.get(remedy.when, remedy.when), since))})",
+        f". {_sentence(remedy.why)}" if remedy.why else "",
+        f" Side effect: {remedy.side_effect.rstrip('.')}." if remedy.side_effect != "none" else "",
+    )
 
 
 def _sentence(text: str) -> str:
