@@ -6,7 +6,7 @@ from typing import TextIO
 
 from phasewatch.core.model import Fleet
 from phasewatch.core.settings import Settings
-from phasewatch.outputs import backfill, comparison, json, terminal
+from phasewatch.outputs import backfill, comparison, json, markdown, terminal
 from phasewatch.outputs.comparison import Compared
 
 
@@ -27,6 +27,7 @@ class Format:
 FORMATS: Mapping[str, Format] = {
     "table": Format(fleet=terminal.print_fleet, fleets=terminal.print_lines, compared=comparison.print_tables),
     "json": Format(fleet=json.print_document, compared=comparison.print_document),
+    "markdown": Format(fleet=markdown.print_fleet),
     "jsonl": Format(fleets=json.print_documents),
     "openmetrics": Format(series=backfill.print_series),
 }
