@@ -39,7 +39,7 @@ _ACTIVITY_HISTOGRAMS = ("ttft", "itl", "e2e")
 
 @dataclass(slots=True)
 class Engine:
-    """Feed it snapshots in time order, each to `page` and then `judge`.
+    """Feed it snapshots in time order, each to `page`, `measure` and then `judge`.
 
     stall: the last standstill proven, and until when it lasted. state to view: of the last page, over the window that
     verdicts use. longer: the other windows with their figures, made when first asked for.
@@ -103,8 +103,8 @@ class Engine:
             _count(self.counts, consistent(alone, self.settings.thresholds)[0], self.limits)
         return change.restarted
 
-    def judge(self) -> None:
-        """Forms the opinion of the page just taken in, and moves the verdict that is held."""
+    def measure(self) -> None:
+        """The window that verdicts use, as of the page just taken in."""
         self.longer = None
         one = window(since(self.steps, self.last.at - self.settings.windows[0]))
         self.judged, self.contradictions = (None, ()) if one is None else consistent(one, self.settings.thresholds)
@@ -113,6 +113,9 @@ class Engine:
         self.view = None
         if self.judged is not None and self.figures is not None:
             self.view = WindowView(self.judged, self.figures, self.limits, self.settings.thresholds)
+
+    def judge(self) -> None:
+        """Forms the opinion of the page that was measured, and moves the verdict that is held."""
         self.opinion = self._opinion(self.state, self.view)
         at_once = self.opinion.verdict in LIVENESS or (self.held.verdict == "healthy" and self.opinion.surely)
         self._hold(self.opinion.verdict, self.last.at, at_once=at_once)

@@ -27,6 +27,8 @@ from phasewatch.core.settings import Settings
 T = TypeVar("T")
 EngineId = tuple[str, str]  # model_name, engine
 _LONGEST_ERROR = 200
+# Percentiles of a few engines cost little more than one's; of more, the work would come in bursts.
+_MOST_PENDING = 16
 
 
 @dataclass(slots=True)
@@ -49,6 +51,9 @@ class Watcher:
     Times are seconds on one clock that never runs backwards; nothing here asks what time it is. What is remembered
     moves with pages and failures only: asking, however often, changes nothing. An exception (a mistake of ours) costs
     the engine or the model that it was about, and is handed out as its report's `fault`.
+
+    A page is taken in and measured at once. It is judged with those of other engines, whose percentiles are fitted
+    together, before anything depends on it: the engine's next page, the comparison of engines, a Fleet.
     """
 
     def __init__(self, settings: Settings, roles: Mapping[str, str] | None = None) -> None:
@@ -57,6 +62,7 @@ class Watcher:
         self._roles = roles or {}
         self._models: dict[ModelKey, Peers] = {}
         self._targets: dict[str, _Target] = {}
+        self._pending: list[EngineKey] = []  # engines whose last page is not judged yet
 
     def page(self, target: str, page: Page) -> None:
         """One good page."""
@@ -94,6 +100,7 @@ class Watcher:
 
     def evaluate(self, at: float) -> Fleet:
         """The whole truth at `at`. The percentiles of all engines are fitted at once."""
+        self._judge()
         known = [
             _guarded("measuring", engine.windows)[0]
             for memory in self._targets.values()
@@ -132,18 +139,39 @@ class Watcher:
         taken, fault = _guarded("taking in a scrape", take_in)
         if taken is not None:
             memory.engines[one] = taken
-            _, fault = _guarded("judging a scrape", taken.judge)
-        if fault is not None:
-            since = memory.faults[one][1] if one in memory.faults else snapshot.at
-            memory.faults[one] = fault, since
-            # What was remembered may itself be what cannot be judged; no window reaches further back than this.
-            if snapshot.at - since > max(self._settings.windows):
-                memory.engines.pop(one, None)
-            if one in memory.engines:
-                memory.engines[one].lost(snapshot.at)
-        elif engine is not None:  # at first sight nothing is shown to work again
-            memory.faults.pop(one, None)
+            _, fault = _guarded("judging a scrape", taken.measure)
+        if fault is None:
+            self._pending.append(key)
+            if len(self._pending) >= _MOST_PENDING:
+                self._judge()
+        else:
+            self._spoilt(memory, one, fault, snapshot.at)
         return anew and taken is not None
+
+    def _judge(self) -> None:
+        """All that is pending, each as of its own page."""
+        pending, self._pending = self._pending, []
+        engines = {key: self._targets[key.target].engines[key[1:]] for key in pending}
+        fit_together(latency for one in engines.values() if one.figures for latency in one.figures.latencies)
+        for key, engine in engines.items():
+            memory, served = self._targets[key.target], self._served(key.target)
+            _, fault = _guarded("judging a scrape", engine.judge)
+            if fault is not None:
+                self._spoilt(memory, key[1:], fault, engine.last.at)
+            elif engine.pages > 1 or engine.restarts:  # at first sight nothing is shown to work again
+                memory.faults.pop(key[1:], None)
+            for gone in served - self._served(key.target):
+                self._leave(key.target, gone)
+
+    def _spoilt(self, memory: _Target, one: EngineId, fault: Fault, at: float) -> None:
+        """The page of an engine at `at` could not be taken in or judged."""
+        since = memory.faults[one][1] if one in memory.faults else at
+        memory.faults[one] = fault, since
+        # What was remembered may itself be what cannot be judged; no window reaches further back than this.
+        if at - since > max(self._settings.windows):
+            memory.engines.pop(one, None)
+        if one in memory.engines:
+            memory.engines[one].lost(at)
 
     def _report(self, memory: _Target, key: EngineKey, at: float) -> EngineReport:
         role = self._roles.get(key.target)
@@ -178,6 +206,8 @@ class Watcher:
 
     def _begin_turn(self, target: str) -> set[ModelKey]:
         """The models that it serves so far: where it was heard in this round, it ends the round."""
+        if any(key.target == target for key in self._pending):
+            self._judge()
         served = self._served(target)
         for key in served:
             if target in self._models[key].heard:
@@ -194,11 +224,14 @@ class Watcher:
             peers.targets.add(target)
             peers.heard.add(target)
             peers.heard_at = max(peers.heard_at, at)
-            if peers.heard == peers.targets:
-                self._end_round(key)
+        for key in [key for key in serves if self._models[key].heard == self._models[key].targets]:
+            self._end_round(key)
 
     def _end_round(self, key: ModelKey) -> None:
-        peers = self._models[key]
+        self._judge()
+        peers = self._models.get(key)
+        if peers is None:  # its last engine was given up just now
+            return
         peers.heard.clear()
         _, peers.fault = _guarded("comparing engines", lambda: self._compare(key, peers))
 
@@ -214,7 +247,9 @@ class Watcher:
         peers.form(compared, self._settings.thresholds)
 
     def _leave(self, target: str, key: ModelKey) -> None:
-        peers = self._models[key]
+        peers = self._models.get(key)
+        if peers is None:
+            return
         peers.targets.discard(target)
         peers.heard.discard(target)
         if not peers.targets:
