@@ -34,6 +34,7 @@ from phasewatch.core.measures import percentile_fit as sums
 from phasewatch.core.measures.histogram import merge
 from phasewatch.core.measures.quantile import PERCENTILES, estimate
 from phasewatch.core.measures.window import step
+from phasewatch.core.measures.window_arrays import alike
 from phasewatch.core.model import Histogram, Page, Step
 from phasewatch.core.pages.exposition import PageReader
 from phasewatch.sources.recording import RecordingError, open_recording
@@ -148,7 +149,7 @@ def compared(path: Path) -> tuple[list[Compared], int, float]:
                     if merged is not None and merged.count > 0 and values:
                         kept.append((Cell(interval, seconds, signal, ""), merged, steps, values))
     began = time.process_time()
-    by_sums = sums.percentiles([steps for _, _, steps, _ in kept], [q for _, q in PERCENTILES])
+    by_sums = sums.percentiles([alike(steps) for _, _, steps, _ in kept], [q for _, q in PERCENTILES])
     busy = time.process_time() - began
     found = [
         row

@@ -5,6 +5,7 @@ Memory and opinion move with pages (and when the scrapes have failed for long): 
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from phasewatch.core.diagnosis.advisories import advisories
 from phasewatch.core.diagnosis.diagnose import missing_signals
@@ -30,6 +31,7 @@ from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.past import Past, moment
 from phasewatch.core.measures.sanity import Contradiction, consistent
 from phasewatch.core.measures.window import since, step, window
+from phasewatch.core.measures.window_arrays import Recent, Rows
 from phasewatch.core.model import Advisory, Cause, EngineKey, EngineReport, Numbers, Snapshot, State, Step, Window
 from phasewatch.core.settings import Limits, Settings
 
@@ -52,6 +54,7 @@ class Engine:
     born_at: float
     past: Past
     steps: deque[Step] = field(default_factory=deque)
+    recent: dict[str, Recent] = field(default_factory=dict)
     pages: int = 1
     restarts: int = 0
     held: Held = field(default_factory=Held)
@@ -106,7 +109,7 @@ class Engine:
     def measure(self) -> None:
         """The window that verdicts use, as of the page just taken in."""
         self.longer = None
-        one = window(since(self.steps, self.last.at - self.settings.windows[0]))
+        one = self._window(self.settings.windows[0])
         self.judged, self.contradictions = (None, ()) if one is None else consistent(one, self.settings.thresholds)
         self.figures = None if self.judged is None else self._figures(self.judged)
         self.state = self._state(self.judged)
@@ -136,7 +139,7 @@ class Engine:
         if self.longer is None:
             self.longer = {}
             for seconds in self.settings.windows[1:]:
-                one = window(since(self.steps, self.last.at - seconds))
+                one = self._window(seconds)
                 if one is not None:
                     checked, _ = consistent(one, self.settings.thresholds)
                     self.longer[seconds] = checked, self._figures(checked)
@@ -181,6 +184,17 @@ class Engine:
     def _expired(self, at: float) -> bool:
         """Whether no page came for a whole window, failed scrape or not: what it says is of another time."""
         return at - self.last.at > self.settings.windows[0]
+
+    def _window(self, seconds: float) -> Window | None:
+        """The last seconds, as of the last page."""
+        start = self.last.at - seconds
+
+        def rows(name: str) -> Rows | None:
+            recent = self.recent.setdefault(name, Recent())
+            recent.take(self.steps, name)
+            return recent.window(start)
+
+        return window(since(self.steps, start), cache(rows))
 
     def _figures(self, one: Window) -> Numbers:
         return numbers(

@@ -3,7 +3,7 @@
 The dataclasses from Estimate down are the document `phasewatch/v1`: field names are its keys.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -55,14 +55,13 @@ class Histogram:
     """A cumulative histogram, or what it grew by.
 
     bounds: ascending upper edges, the last is +Inf. counts: cumulative, same length. total: sum of the
-    observations in the metric's unit, None where the page has no _sum. row, exact_mean: what follows from
-    these, once asked for (measures.histogram: alone, mean).
+    observations in the metric's unit, None where the page has no _sum. exact_mean: what follows from these, once
+    asked for (measures.histogram.mean).
     """
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
     total: float | None
-    row: Any = field(default=None, init=False, repr=False, compare=False)
     exact_mean: Any = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -130,14 +129,18 @@ class GaugeWindow:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What changed over `seconds` really covered. Absent: gauges its last page lacks, other signals no page had."""
+    """What changed over `seconds` really covered. Absent: gauges its last page lacks, other signals no page had.
+
+    rows: a histogram's increases step by step as an array, where they are kept (measures.window_arrays: Rows).
+    """
 
     seconds: float
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     gauges: Mapping[str, GaugeWindow]
     increases: Mapping[str, float]
     histograms: Mapping[str, Histogram]
     restarts: int
+    rows: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
 
 
 # --- the document phasewatch/v1 ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import plain_fit
 from phasewatch.core.measures import percentile_fit as sums
 from phasewatch.core.measures.histogram import merge
 from phasewatch.core.measures.quantile import PERCENTILES, estimate, estimate_with_sums, fit_together, latency
+from phasewatch.core.measures.window_arrays import alike
 from phasewatch.core.model import Histogram
 
 TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, inf)
@@ -218,7 +219,7 @@ def by_plain_loops(steps: Sequence[Histogram]) -> list[float | None]:
 
 
 def assert_as_by_plain_loops(windows: Sequence[Sequence[Histogram]]) -> None:
-    for steps, found in zip(windows, sums.percentiles(windows, QS), strict=True):
+    for steps, found in zip(windows, sums.percentiles([alike(one) for one in windows], QS), strict=True):
         wanted = by_plain_loops(steps)
         assert [value is None for value in found] == [value is None for value in wanted]
         assert [value for value in found if value] == pytest.approx([value for value in wanted if value], rel=1e-9)
@@ -242,7 +243,7 @@ def test_windows_of_any_kind_have_the_values_of_plain_loops(
     for steps, missing in zip(windows, without_sum, strict=False):
         if missing:
             steps[0] = Histogram(steps[0].bounds, steps[0].counts, None)
-    for steps, found in zip(windows, sums.percentiles(windows, QS), strict=True):
+    for steps, found in zip(windows, sums.percentiles([alike(one) for one in windows], QS), strict=True):
         merged = merge(steps)
         assert merged is not None
         for q, value, wanted in zip(QS, found, by_plain_loops(steps), strict=True):

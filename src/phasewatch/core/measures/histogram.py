@@ -117,15 +117,12 @@ def in_buckets(h: Histogram) -> tuple[float, ...]:
 
 def alone(h: Histogram) -> Floats:
     """The sum (nan where there is none), the observations above the last finite edge, then those of each bucket."""
-    row: Floats | None = h.row
-    if row is None:
-        counts = np.maximum.accumulate(h.counts)
-        row = np.empty(len(h.counts) + 1)
-        row[0] = np.nan if h.total is None else h.total
-        row[2:] = counts[:-1]
-        row[3:] -= counts[:-2]
-        row[1] = counts[-1] - counts[-2] if len(counts) > 1 else counts[-1]
-        object.__setattr__(h, "row", row)  # the histogram itself stays what it is
+    counts = np.maximum.accumulate(h.counts)
+    row = np.empty(len(h.counts) + 1)
+    row[0] = np.nan if h.total is None else h.total
+    row[2:] = counts[:-1]
+    row[3:] -= counts[:-2]
+    row[1] = counts[-1] - counts[-2] if len(counts) > 1 else counts[-1]
     return row
 
 

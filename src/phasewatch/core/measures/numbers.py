@@ -6,6 +6,7 @@ from phasewatch.core.measures.histogram import edges, in_buckets, mean
 from phasewatch.core.measures.phases import computed_prompt_tokens, count_of, mean_of, phases, prefill_time_ratio
 from phasewatch.core.measures.quantile import fit_together, latency
 from phasewatch.core.measures.window import scrapes
+from phasewatch.core.measures.window_arrays import Rows
 from phasewatch.core.model import Histogram, KvCache, Latency, Numbers, Queue, Speculation, Tokens, Window
 from phasewatch.core.pages.catalog import BOUNDS
 from phasewatch.core.settings import Estimator, Thresholds
@@ -62,6 +63,9 @@ def _latency(window: Window, name: str, estimator: Estimator) -> Latency:
         return Latency(0)
     if estimator != "sums":
         return latency(histogram)
+    rows: Rows | None = None if window.rows is None else window.rows(name)
+    if rows is not None:
+        return latency(histogram, rows)
     parts = [step.histograms.get(name) for step in window.steps]
     return latency(histogram, [part for part in parts if part is not None])
 

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from phasewatch.core.measures.bucket_density import MIDDLES, NODES, height, shares, slope
 from phasewatch.core.measures.histogram import Floats
-from phasewatch.core.measures.window_arrays import Windows, alike, batches, stacked
-from phasewatch.core.model import Histogram
+from phasewatch.core.measures.window_arrays import Rows, Windows, batches, stacked, tells
 
 Indices = NDArray[np.intp]
 
@@ -51,7 +50,7 @@ class _Parts(NamedTuple):
     open: Floats
 
 
-def percentiles(windows: Sequence[Sequence[Histogram]], qs: Sequence[float]) -> list[Values]:
+def percentiles(windows: Sequence[Rows | None], qs: Sequence[float]) -> list[Values]:
     """The percentiles `qs` of each window, between the edges of their buckets.
 
     A window is its increases between scrapes, in time order. A scrape without a sum, with one that its buckets
@@ -59,15 +58,15 @@ def percentiles(windows: Sequence[Sequence[Histogram]], qs: Sequence[float]) -> 
     and above the last finite edge.
     """
     found: list[Values] = [(None,) * len(qs)] * len(windows)
-    prepared = [(index, steps) for index, one in enumerate(windows) if (steps := alike(one))]
-    prepared.sort(key=lambda one: (len(one[1]), one[1][0].bounds))
+    prepared = [(index, one) for index, one in enumerate(windows) if one is not None and tells(one)]
+    prepared.sort(key=lambda one: (len(one[1].rows), one[1].bounds))
     for batch in batches(prepared):
-        for (index, _), values in zip(batch, _fit([steps for _, steps in batch], qs), strict=True):
+        for (index, _), values in zip(batch, _fit([one for _, one in batch], qs), strict=True):
             found[index] = values
     return found
 
 
-def _fit(windows: Sequence[Sequence[Histogram]], qs: Sequence[float]) -> Iterator[Values]:
+def _fit(windows: Sequence[Rows], qs: Sequence[float]) -> Iterator[Values]:
     arrays = stacked(windows)
     sizes = arrays.counts.sum(axis=1)
     middles, spreads = _means(arrays)

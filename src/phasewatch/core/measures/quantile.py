@@ -4,9 +4,13 @@ from collections.abc import Iterable, Sequence
 
 from phasewatch.core.measures import percentile_fit as sums
 from phasewatch.core.measures.histogram import edges, mean, merge, monotonic, rank_bucket
+from phasewatch.core.measures.window_arrays import Rows, alike
 from phasewatch.core.model import Estimate, Histogram, Latency
 
+Parts = Rows | Sequence[Histogram]  # of a window, between scrapes
+
 PERCENTILES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
+_QS = tuple(q for _, q in PERCENTILES)
 
 
 def estimate(h: Histogram, q: float) -> Estimate | None:
@@ -38,10 +42,10 @@ def _interpolated(h: Histogram, counts: Sequence[float], q: float) -> Estimate |
 class _Fit:
     """The percentiles of one window by its sums. together: what is fitted when one of them is read."""
 
-    __slots__ = ("qs", "steps", "together", "values")
+    __slots__ = ("parts", "qs", "together", "values")
 
-    def __init__(self, steps: Sequence[Histogram], qs: tuple[float, ...]) -> None:
-        self.steps = steps
+    def __init__(self, parts: Parts, qs: tuple[float, ...]) -> None:
+        self.parts = parts
         self.qs = qs
         self.values: sums.Values | None = None
         self.together: Sequence[_Fit] = (self,)
@@ -50,7 +54,7 @@ class _Fit:
         if self.values is None:
             waiting = [one for one in self.together if one.values is None and one.qs == self.qs]
             try:
-                fitted = sums.percentiles([one.steps for one in waiting], self.qs)
+                fitted = sums.percentiles([_rows(one.parts) for one in waiting], self.qs)
             except Exception:  # one of them costs the others nothing: it fails when it is read alone
                 if len(waiting) < 2:
                     raise
@@ -58,8 +62,12 @@ class _Fit:
                     one.together = (one,)
                 return self.value(which)
             for one, values in zip(waiting, fitted, strict=True):
-                one.values, one.together, one.steps = values, (), ()
+                one.values, one.together, one.parts = values, (), ()
         return None if self.values is None else self.values[which]
+
+
+def _rows(parts: Parts) -> Rows | None:
+    return parts if isinstance(parts, Rows) else alike(parts)
 
 
 class _BySums(Estimate):
@@ -119,19 +127,19 @@ def estimate_with_sums(steps: Sequence[Histogram], q: float) -> Estimate | None:
     return None if merged is None else _estimates(merged, steps, (q,))[0]
 
 
-def latency(h: Histogram, steps: Sequence[Histogram] = ()) -> Latency:
+def latency(h: Histogram, parts: Parts | None = None) -> Latency:
     """Count, mean and percentiles of a window; everything but the count is None where nothing was observed.
 
-    steps: the parts of h between scrapes, in time order, for values by the sums; without them PromQL's.
+    parts: of h between scrapes, in time order, for values by the sums; without them PromQL's.
     """
-    found = _estimates(h, steps, tuple(q for _, q in PERCENTILES))
+    found = _estimates(h, parts, _QS)
     return Latency(round(h.count), mean(h), **{name: one for (name, _), one in zip(PERCENTILES, found, strict=True)})
 
 
-def _estimates(h: Histogram, steps: Sequence[Histogram], qs: tuple[float, ...]) -> list[Estimate | None]:
+def _estimates(h: Histogram, parts: Parts | None, qs: tuple[float, ...]) -> list[Estimate | None]:
     counts = monotonic(h)
     plain = [_interpolated(h, counts, q) for q in qs]
-    if not steps:
+    if parts is None:
         return plain
-    fit = _Fit(steps, qs)
+    fit = _Fit(parts, qs)
     return [one if one is None or one.high is None else _BySums(one, fit, which) for which, one in enumerate(plain)]

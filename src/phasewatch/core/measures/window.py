@@ -1,11 +1,13 @@
 """Snapshots -> what changed in a window: steps between pages, restarts, windows, merging engines. No judgement here."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain, pairwise
 from operator import sub
 from typing import Generic, TypeVar, overload
 
 from phasewatch.core.measures.histogram import increase, merge
+from phasewatch.core.measures.window_arrays import Rows, together
 from phasewatch.core.model import GaugeWindow, Histogram, Snapshot, Step, Window
 from phasewatch.core.pages.catalog import BY_NAME
 
@@ -103,6 +105,34 @@ class _Gauge(GaugeWindow):
         return hash(_parts(self))
 
 
+class _Added(GaugeWindow):
+    """Gauges of several engines' windows added, each figure when it is first read."""
+
+    __slots__ = ("parts",)
+    parts: Sequence[GaugeWindow]
+
+    def __init__(self, parts: Sequence[GaugeWindow]) -> None:
+        object.__setattr__(self, "parts", parts)  # as a frozen dataclass does
+
+    @property
+    def last(self) -> float:
+        return sum([part.last for part in self.parts])
+
+    @property
+    def mean(self) -> float:
+        return sum([part.mean for part in self.parts])
+
+    @property
+    def max(self) -> float:
+        return sum([part.max for part in self.parts])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GaugeWindow) and _parts(self) == _parts(other)
+
+    def __hash__(self) -> int:
+        return hash(_parts(self))
+
+
 def _parts(one: GaugeWindow) -> tuple[float, float, float]:
     return one.last, one.mean, one.max
 
@@ -179,8 +209,8 @@ def _increase(before: Snapshot, after: Snapshot, name: str) -> Histogram:
     return Histogram(now.bounds, tuple(map(sub, now.counts, was.counts)), total)
 
 
-def window(steps: Sequence[Step]) -> Window | None:
-    """Add steps (in time order, of one engine) up; None without any.
+def window(steps: Sequence[Step], rows: Callable[[str], Rows | None] | None = None) -> Window | None:
+    """Add steps (in time order, of one engine) up; None without any. rows: see Window.
 
     Where everything went on from page to page, what a window grew by is its last page less its first.
     """
@@ -203,6 +233,7 @@ def window(steps: Sequence[Step]) -> Window | None:
         increases=increases,
         histograms=histograms,
         restarts=sum([one.restarted for one in steps]),
+        rows=rows,
     )
 
 
@@ -229,20 +260,44 @@ def fleet_window(windows: Sequence[Window]) -> Window | None:
         return None
     names = dict.fromkeys(name for one in windows for name in one.gauges if BY_NAME[name].unit == "requests")
 
-    def gauge(name: str) -> GaugeWindow:
-        parts = [one.gauges[name] for one in windows if name in one.gauges]
-        return GaugeWindow(
-            sum(part.last for part in parts), sum(part.mean for part in parts), sum(part.max for part in parts)
-        )
+    def rows(name: str) -> Rows | None:
+        parts = [None if one.rows is None else one.rows(name) for one in windows if name in one.histograms]
+        known = [part for part in parts if part is not None]
+        return together(known) if known and len(known) == len(parts) else None
 
     return Window(
         seconds=max(one.seconds for one in windows),
-        steps=tuple(sorted((part for one in windows for part in one.steps), key=lambda part: part.end)),
-        gauges=_WhenRead(names, gauge),
+        steps=_InTime(windows),
+        gauges=_WhenRead(names, lambda name: _Added([one.gauges[name] for one in windows if name in one.gauges])),
         increases=_added(one.increases for one in windows),
         histograms=_merged([one.histograms for one in windows]),
         restarts=sum(one.restarts for one in windows),
+        rows=rows,
     )
+
+
+class _InTime(Sequence[Step]):
+    """The steps of several engines in the order of time, sorted when they are first read: few ask for them."""
+
+    def __init__(self, windows: Sequence[Window]) -> None:
+        self._windows = windows
+
+    @cached_property
+    def _sorted(self) -> tuple[Step, ...]:
+        return tuple(sorted((part for one in self._windows for part in one.steps), key=lambda part: part.end))
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Step]: ...
+    def __getitem__(self, at: int | slice) -> Step | Sequence[Step]:
+        return self._sorted[at]
+
+    def __len__(self) -> int:
+        return sum(len(one.steps) for one in self._windows)
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._sorted)
 
 
 def _added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
