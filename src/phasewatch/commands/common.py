@@ -8,9 +8,8 @@ from pathlib import Path
 
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.core.settings import Estimator, ObjectiveError, Settings, parse_objectives
-from phasewatch.sources.recording import EARLIEST_UNIX, Recording, RecordingError, open_recording
-from phasewatch.sources.replaying import span
-from phasewatch.sources.sources import History, open_source
+from phasewatch.sources.recording import EARLIEST_UNIX, Recording, RecordingError
+from phasewatch.sources.sources import History, open_source, recording_at
 from phasewatch.sources.target import Target, TargetError, parse_target
 
 # No moment so far behind a recording's last page is meant: it is a mistyped one, and each step up to it is judged.
@@ -56,9 +55,7 @@ def listen_address(text: str) -> tuple[str, int]:
 
 def recording_of(path: str | Path) -> Recording:
     try:
-        recording = open_recording(Path(path))
-        span(recording)
-        return recording
+        return recording_at(str(path))
     except RecordingError as error:
         raise CommandError(str(error), code=EXIT_NOTHING_READ) from None
 

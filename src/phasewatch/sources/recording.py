@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ class Entry:
     """
 
     seconds: float
-    path: Path
+    path: Traversable
     content_type: str = "text/plain"
     duration: float | None = None
     status: int | None = None
@@ -50,8 +51,8 @@ class Entry:
     def reason(self) -> str | None:
         """Why there is no page, one line such as `timeout: ...`; None where there is one."""
         try:
-            if self.path.suffix == ".fail":
-                lines = self.path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            if self.path.name.endswith(".fail"):
+                lines = _words(self.path).strip().splitlines()
                 return lines[0] if lines else "failed, the reason was not recorded"
             self._text()
         except PageError as error:
@@ -74,7 +75,7 @@ class Entry:
             data = file.read(MAX_PAGE_BYTES + 1)
         if len(data) > MAX_PAGE_BYTES:
             raise too_large(MAX_PAGE_BYTES)
-        return page_text(gunzip(data) if self.path.suffix == ".gz" else data, self.content_type)
+        return page_text(gunzip(data) if self.path.name.endswith(".gz") else data, self.content_type)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class TargetRecording:
 
 @dataclass(frozen=True)
 class Recording:
-    path: Path
+    path: Traversable
     targets: tuple[TargetRecording, ...]
 
 
@@ -98,19 +99,24 @@ def open_recording(path: str | Path) -> Recording:
     has pages of which none can be read.
     """
     folder = Path(path)
-    names, subfolders = _list(folder)
+    return recording_in(folder, folder.resolve().name)
+
+
+def recording_in(folder: Traversable, name: str) -> Recording:
+    """The same, of anything laid out as a folder. name: whose pages they are if they lie in it without a target's."""
+    names, subfolders = contents(folder)
     if names:
-        with_pages = [sub for sub in subfolders if _list(sub)[0]]
+        with_pages = [sub for sub in subfolders if contents(sub)[0]]
         if with_pages:
             raise RecordingError(
                 f"{folder} has both scrapes and target folders ({with_pages[0].name}); move one of them away"
             )
-        targets = [TargetRecording(name_from_folder(folder.resolve().name), _entries(folder, names))]
+        targets = [TargetRecording(name_from_folder(name), _entries(folder, names))]
     else:
         targets = [
             TargetRecording(name_from_folder(sub.name), _entries(sub, found))
             for sub in subfolders
-            if (found := _list(sub)[0])
+            if (found := contents(sub)[0])
         ]
     if not targets:
         raise RecordingError(_no_recording(folder, subfolders))
@@ -121,7 +127,7 @@ def open_recording(path: str | Path) -> Recording:
             raise RecordingError(f"{folder} has two folders for the target {target.name!r}; remove or rename one")
     entries = [entry for target in targets for entry in target.entries]
     # A recording of a server that was down all the time is one; a folder of broken pages is not.
-    if not any(entry.path.suffix == ".fail" or entry.kind == "page" for entry in entries):
+    if not any(entry.path.name.endswith(".fail") or entry.kind == "page" for entry in entries):
         raise RecordingError(
             f"{folder}: none of its {len(entries)} scrapes can be read; the first: {entries[0].reason}"
         )
@@ -154,7 +160,7 @@ class RecordingWriter:
             raise RecordingError(f"{self.path}: cannot be used as a folder ({error.strerror}); use a new one") from None
         if next(self.path.iterdir(), None) is None:
             return
-        if _list(self.path)[0]:
+        if contents(self.path)[0]:
             raise RecordingError(f"{self.path} has the scrapes of one target; use the folder above, or a new one")
         try:
             existing = open_recording(self.path)
@@ -209,10 +215,10 @@ class RecordingWriter:
         return last + 0.001
 
 
-def _list(folder: Path) -> tuple[list[str], list[Path]]:
+def contents(folder: Traversable) -> tuple[list[str], list[Traversable]]:
     """(names of pages and failures, subfolders), each sorted. Raises RecordingError."""
     try:
-        children = sorted(folder.iterdir())
+        children = sorted(folder.iterdir(), key=lambda child: child.name)
         return (
             [child.name for child in children if _ENTRY.fullmatch(child.name) and child.is_file()],
             [child for child in children if child.is_dir()],
@@ -225,15 +231,15 @@ def _list(folder: Path) -> tuple[list[str], list[Path]]:
         raise RecordingError(f"{folder}: cannot be read ({error.strerror})") from None
 
 
-def _no_recording(folder: Path, subfolders: Iterable[Path]) -> str:
+def _no_recording(folder: Traversable, subfolders: Iterable[Traversable]) -> str:
     for sub in subfolders:
-        for below in _list(sub)[1]:
-            if _list(below)[0]:
+        for below in contents(sub)[1]:
+            if contents(below)[0]:
                 return f"{folder} has several recordings; give one of them, such as {sub}"
     return f"{folder} has no scrapes; a recording is TARGET/SECONDS.prom or .prom.gz, as made by `phasewatch record`"
 
 
-def _entries(folder: Path, names: list[str]) -> tuple[Entry, ...]:
+def _entries(folder: Traversable, names: list[str]) -> tuple[Entry, ...]:
     about = _about(folder / SCRAPES)
     entries: dict[float, Entry] = {}
     for name in names:
@@ -255,10 +261,14 @@ def _entries(folder: Path, names: list[str]) -> tuple[Entry, ...]:
     return tuple(entries[seconds] for seconds in sorted(entries))
 
 
-def _about(path: Path) -> dict[float, dict[str, Any]]:
+def _words(path: Traversable) -> str:
+    return path.read_bytes().decode("utf-8", errors="replace")
+
+
+def _about(path: Traversable) -> dict[float, dict[str, Any]]:
     """What scrapes.jsonl says by seconds. A torn or odd line is skipped: pages can be read without it."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = _words(path).split("\n")
     except OSError:
         return {}
     about = {}

@@ -28,12 +28,14 @@ class History:
 class Source:
     """what: as help says it. knows: whether a text names one. open: a server to scrape, or what is over.
 
-    Raises TargetError or RecordingError: what is wrong, what to write.
+    recording: what it opens is made of, where it is a recording. Raises TargetError or RecordingError: what is wrong,
+    what to write.
     """
 
     what: str
     knows: Callable[[str], bool]
     open: Callable[[str], Target | History]
+    recording: Callable[[str], Recording] | None = None
 
 
 _REPLAY_STEP = 10.0
@@ -43,9 +45,12 @@ def _is_there(text: str) -> bool:
     return Path(text).exists()
 
 
-def _recorded(text: str) -> History:
-    recording = open_recording(text)
-    return History(*span(recording), partial(_at, recording))
+def _recorded(what: str, knows: Callable[[str], bool], read: Callable[[str], Recording]) -> Source:
+    def history(text: str) -> History:
+        recording = read(text)
+        return History(*span(recording), partial(_at, recording))
+
+    return Source(what, knows, history, read)
 
 
 def _at(recording: Recording, settings: Settings, until: float) -> Fleet:
@@ -60,7 +65,7 @@ def _is_address(text: str) -> bool:
 
 
 SOURCES: tuple[Source, ...] = (
-    Source("recordings", _is_there, _recorded),
+    _recorded("recordings", _is_there, open_recording),
     Source("URLs of servers", _is_address, parse_target),
 )
 
@@ -71,3 +76,11 @@ def open_source(text: str) -> Target | History:
         if source.knows(text):
             return source.open(text)
     raise RecordingError(f"{text}: no such recording; for a server write its URL, such as http://localhost:8000")
+
+
+def recording_at(text: str) -> Recording:
+    """The recording that a command reads page by page. Raises RecordingError."""
+    read = next((one.recording for one in SOURCES if one.recording and one.knows(text)), None) or open_recording
+    recording = read(text)
+    span(recording)
+    return recording
