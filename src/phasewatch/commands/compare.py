@@ -22,6 +22,7 @@ from phasewatch.core.settings import Estimator, Thresholds
 from phasewatch.outputs.comparison import Compared, Side, named
 from phasewatch.outputs.formats import FORMATS
 from phasewatch.sources.documents import DocumentError, read_document
+from phasewatch.sources.packed import is_packed
 from phasewatch.sources.recording import Recording, TargetRecording
 from phasewatch.sources.replaying import span
 
@@ -86,7 +87,7 @@ def _side(
         raise CommandError(
             f"{text}: compare reads files; write one with: phasewatch diagnose {text} --format json > FILE"
         )
-    if path.is_file():
+    if path.is_file() and not is_packed(text):
         if at is not None or length is not None:
             used = option if at is not None else "--window"
             raise CommandError(f"{used} applies to recordings only, and {text} is a document; remove it")

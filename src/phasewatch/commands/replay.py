@@ -27,7 +27,7 @@ def _speed(text: str) -> float:
 
 
 def command(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="A recording.")],
+    path: Annotated[Path, typer.Argument(metavar="RECORDING", help="A folder, or one file NAME.tar.xz.")],
     window: Annotated[
         float | None, typer.Option(parser=positive, metavar="DURATION", help=WINDOW_HELP, show_default="60s")
     ] = None,

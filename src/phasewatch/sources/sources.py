@@ -7,6 +7,7 @@ from pathlib import Path
 
 from phasewatch.core.model import Fleet
 from phasewatch.core.settings import Settings
+from phasewatch.sources.packed import is_packed, open_packed
 from phasewatch.sources.recording import Recording, RecordingError, open_recording
 from phasewatch.sources.replaying import replay, span
 from phasewatch.sources.target import Target, parse_target
@@ -65,6 +66,7 @@ def _is_address(text: str) -> bool:
 
 
 SOURCES: tuple[Source, ...] = (
+    _recorded("recordings in one file (NAME.tar.xz)", is_packed, open_packed),
     _recorded("recordings", _is_there, open_recording),
     Source("URLs of servers", _is_address, parse_target),
 )
