@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from phasewatch.core.report.families import MODEL_PREFIX, PREFIX
-from phasewatch.core.report.measure_table import ESTIMATORS, NOW_ROWS, WINDOW_ROWS, Row, Unit, with_estimator
+from phasewatch.core.report.measure_table import ESTIMATORS, NOW_ROWS, WINDOW_ROWS, SeriesRow, Unit, with_estimator
 from phasewatch.core.report.status_table import (
     ENGINE_ROWS,
     LIMIT_ROWS,
@@ -55,7 +55,7 @@ def _sections() -> Iterator[str]:
     yield "\n### At the last scrape\n"
     yield "Not there while an engine's gauges are frozen (`gauges_stale` in the diagnosis document).\n"
     yield from _measures(NOW_ROWS)
-    groups: tuple[tuple[str, str, tuple[str, ...], tuple[Row[Any], ...]], ...] = (
+    groups: tuple[tuple[str, str, tuple[str, ...], tuple[SeriesRow[Any], ...]], ...] = (
         ("Verdicts and objectives of an engine, and of a model", f"{_ENGINE}; of a model {_MODEL}",
          (PREFIX, MODEL_PREFIX), VERDICT_ROWS),
         ("Of an engine only", _ENGINE, (PREFIX,), (*STATE_ROWS, *ENGINE_ROWS)),
@@ -73,7 +73,7 @@ def _sections() -> Iterator[str]:
     yield ""
 
 
-def _measures(rows: Iterable[Row[Any]]) -> Iterator[str]:
+def _measures(rows: Iterable[SeriesRow[Any]]) -> Iterator[str]:
     measured = [(row, row.measure) for row in rows if row.measure is not None]
     return _table(
         ("Name", "More labels", "Unit", "What", "From", "A model's engines"),
@@ -91,7 +91,7 @@ def _measures(rows: Iterable[Row[Any]]) -> Iterator[str]:
     )
 
 
-def _names(prefixes: Iterable[str], row: Row[Any]) -> str:
+def _names(prefixes: Iterable[str], row: SeriesRow[Any]) -> str:
     return _code(f"{prefix}{row.name}" for prefix in prefixes)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from phasewatch.core.settings import OBJECTIVE_NAMES, PROFILES, Limit, Objectives, Settings
 from phasewatch.service.config import DEFAULT_EDGES, ConfigError, check_config, load_config
-from phasewatch.service.config_sections import Config, Limits, parse_listen_address
+from phasewatch.service.config_sections import Config, LimitsSection, parse_listen_address
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "config"
 SHIPPED = Path(__file__).parents[2] / "config" / "phasewatch.yml"
@@ -155,7 +155,7 @@ objectives:
 
 
 def test_objective_names_and_edges_are_the_cores() -> None:
-    assert tuple(Limits.model_fields) == OBJECTIVE_NAMES
+    assert tuple(LimitsSection.model_fields) == OBJECTIVE_NAMES
     assert set(DEFAULT_EDGES) == {name.partition("_")[0] for name in OBJECTIVE_NAMES}
     assert Objectives().limits == PROFILES["standard"]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from phasewatch.core.fleet import ModelKey
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import Estimate
-from phasewatch.core.report.compare import Change, Comparison, LoadRow, ModelNumbers, Row
+from phasewatch.core.report.compare import Change, ComparedRow, Comparison, LoadRow, ModelNumbers
 from phasewatch.core.report.measure_table import LATENCIES, PHASES
 from phasewatch.outputs import terminal
 
@@ -122,7 +122,7 @@ def _load_cells(row: LoadRow) -> tuple[str, str, str, str]:
     return old, new, change, _ALIKE[row.alike]
 
 
-def _cell(row: Row, value: Estimate | None) -> str:
+def _cell(row: ComparedRow, value: Estimate | None) -> str:
     if value is None:
         return terminal.UNKNOWN
     if row.unit == "seconds":

@@ -17,7 +17,7 @@ _FILLED_IN = re.compile(r"""\w+\s*=~?\s*(%q|"%[svq]")\s*,?|,?\s*%[svq](?=\s*[,}]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleFinding:
     """message: what; what to do."""
 
     file: str
@@ -50,12 +50,12 @@ class _Rule:
     def annotations(self) -> dict[str, str]:
         return {str(name): str(text) for name, text in (self.body.get("annotations") or {}).items()}
 
-    def finding(self, severity: str, message: str, *key: str) -> Finding:
+    def finding(self, severity: str, message: str, *key: str) -> RuleFinding:
         line, _ = self.file.place((*self.loc, *key))
-        return Finding(self.file.name, line, self.group, self.name, severity, " ".join(message.split()))
+        return RuleFinding(self.file.name, line, self.group, self.name, severity, " ".join(message.split()))
 
 
-def check(paths: Sequence[Path], known: Known) -> list[Finding]:
+def check(paths: Sequence[Path], known: Known) -> list[RuleFinding]:
     """All findings, file by file from top to bottom. Raises FileError where a file holds no rules at all."""
     rules = [rule for path in paths for rule in _rules(read_yaml(path))]
     recorded = {rule.name for rule in rules if not rule.is_alert}
@@ -91,7 +91,7 @@ def _wrong(file: YamlFile, loc: Loc, message: str) -> FileError:
     return FileError(f"{file.name}:{line}: {path}: {message}")
 
 
-def _of_rule(rule: _Rule, known: Known, recorded: Collection[str]) -> Iterator[Finding]:
+def _of_rule(rule: _Rule, known: Known, recorded: Collection[str]) -> Iterator[RuleFinding]:
     try:
         for severity, text in problems(str(rule.body["expr"]), known, recorded):
             yield rule.finding(severity, text, "expr")

@@ -50,7 +50,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class VllmFamily:
     """A row of vllm_names.tsv."""
 
     name: str
@@ -92,11 +92,11 @@ def _either(names: tuple[str, ...]) -> str:
 
 
 @cache
-def vllm_families() -> tuple[Family, ...]:
+def vllm_families() -> tuple[VllmFamily, ...]:
     text = (files("phasewatch") / "vllm_names.tsv").read_text()
     rows = [line.split("\t") for line in text.splitlines() if line and not line.startswith("#")]
     return tuple(
-        Family(name, kind, since, last, condition, instead) for name, kind, since, last, condition, instead in rows
+        VllmFamily(name, kind, since, last, condition, instead) for name, kind, since, last, condition, instead in rows
     )
 
 
@@ -146,7 +146,7 @@ class Known:
             )
         return Series(foreign=True)
 
-    def _vllm(self, name: str, family: Family) -> Series:
+    def _vllm(self, name: str, family: VllmFamily) -> Series:
         known = Series(condition=family.condition, ratio=family.name.endswith("usage_perc"))
         lacking = [version for version in self.versions if not family.within(version)]
         if len(lacking) < len(self.versions) or name in self.live:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from phasewatch.core import settings as core
 from phasewatch.core.durations import format_duration
-from phasewatch.service.config_sections import Config, Limits
+from phasewatch.service.config_sections import Config, LimitsSection
 from phasewatch.service.yamlfile import FileError, Loc, YamlFile, complaints, read_yaml
 
 # Edges of vLLM's own histograms, 0.8.5 to 0.33; operators may override them since 0.32, so they serve for advice only.
@@ -107,7 +107,7 @@ def check_config(
 
 
 def _edge_warnings(config: Config) -> Iterable[tuple[Loc, str]]:
-    sections: list[tuple[Loc, Limits]] = [(("objectives",), config.objectives)]
+    sections: list[tuple[Loc, LimitsSection]] = [(("objectives",), config.objectives)]
     sections += [(("objectives", "models", name), section) for name, section in config.objectives.models.items()]
     for place, section in sections:
         for name, limit in section.limits().items():

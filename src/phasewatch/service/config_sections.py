@@ -138,7 +138,7 @@ def _distinct(targets: tuple[TargetSection, ...]) -> tuple[TargetSection, ...]:
     return targets
 
 
-class Scrape(_Section):
+class ScrapeSection(_Section):
     """Times in seconds. timeout: the whole of one scrape, over before the next begins."""
 
     interval: Annotated[Duration, _between(_SHORTEST_INTERVAL, _LONGEST_INTERVAL)] = 10.0
@@ -171,7 +171,7 @@ _OptionalLimit = Annotated[LimitSection | None, BeforeValidator(_limits)]
 Profile = Literal["interactive", "standard", "large", "batch"]
 
 
-class Limits(_Section):
+class LimitsSection(_Section):
     """One optional key for each of core.settings.OBJECTIVE_NAMES (a test holds them equal)."""
 
     ttft_mean: _OptionalLimit = None
@@ -207,11 +207,11 @@ def _over(base: core.Limits, changes: core.Limits) -> dict[str, core.Limit]:
     return {name: limit for name, limit in core.override(base, written).items() if changes.get(name) != core.OFF}
 
 
-class ModelObjectives(Limits):
+class ModelObjectives(LimitsSection):
     profile: Profile | None = None
 
 
-class ObjectivesSection(Limits):
+class ObjectivesSection(LimitsSection):
     profile: Profile = "standard"
     models: dict[str, ModelObjectives] = Field(default={})
 
@@ -270,7 +270,7 @@ class Config(_Section):
     targets: Annotated[
         tuple[Annotated[TargetSection, BeforeValidator(_short_form)], ...], AfterValidator(_distinct)
     ] = ()
-    scrape: Scrape = Scrape()
+    scrape: ScrapeSection = ScrapeSection()
     windows: Annotated[tuple[WindowLength, ...], Field(min_length=1, max_length=6)] = core.Settings().windows
     estimator: core.Estimator = core.Settings().estimator
     objectives: ObjectivesSection = ObjectivesSection()

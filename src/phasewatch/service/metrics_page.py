@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import utils
 
-from phasewatch.core.report.families import Family
+from phasewatch.core.report.families import SeriesFamily
 
 _number: Callable[[float], str] = utils.floatToGoString
 
 
-def metrics_page(families: Iterable[Family], *, openmetrics: bool) -> bytes:
+def metrics_page(families: Iterable[SeriesFamily], *, openmetrics: bool) -> bytes:
     """OpenMetrics or the text format of Prometheus (0.0.4 and 1.0.0 are the same for our names)."""
     lines: list[str] = []
     for family in families:
@@ -20,13 +20,13 @@ def metrics_page(families: Iterable[Family], *, openmetrics: bool) -> bytes:
     return "\n".join(lines).encode()
 
 
-def _text_head(family: Family) -> tuple[str, str]:
+def _text_head(family: SeriesFamily) -> tuple[str, str]:
     help_text = family.help.replace("\\", r"\\").replace("\n", r"\n")
     kind = "gauge" if family.kind == "info" else family.kind
     return f"# HELP {family.name} {help_text}", f"# TYPE {family.name} {kind}"
 
 
-def _openmetrics_head(family: Family) -> list[str]:
+def _openmetrics_head(family: SeriesFamily) -> list[str]:
     help_text = family.help.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
     unit = [f"# UNIT {family.base} {family.unit}"] if family.unit else []
     return [f"# HELP {family.base} {help_text}", f"# TYPE {family.base} {family.kind}", *unit]

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from phasewatch.core.model import Fleet
 from phasewatch.core.report.document import SCHEMA, document
-from phasewatch.core.report.families import Family, families, metrics
+from phasewatch.core.report.families import SeriesFamily, families, metrics
 from phasewatch.core.settings import Settings
 from phasewatch.service.metrics_page import metrics_page
 from phasewatch.sources.pages import OPENMETRICS
@@ -57,5 +57,5 @@ class Round(Collector):
         """The families, as prometheus_client's encoders ask for them."""
         return metrics(self._families())
 
-    def _families(self) -> Iterator[Family]:
+    def _families(self) -> Iterator[SeriesFamily]:
         return families(self.fleet, settings=self.settings, version=self.version, wall_offset=self.wall_offset)

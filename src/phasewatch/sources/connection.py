@@ -21,7 +21,7 @@ import requests
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 
-class Limit:
+class Deadline:
     """Whether the time for one scrape ran out."""
 
     __slots__ = ("is_over",)
@@ -81,7 +81,7 @@ class AbortableConnection:
         self._connection: HTTPConnection | None = None
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
-        self._limit = Limit()
+        self._limit = Deadline()
         self._is_aborted = False
 
     def get(self, server: tuple[str, str, int], path: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
@@ -123,10 +123,10 @@ class AbortableConnection:
             self._cut(self._limit)
 
     @contextlib.contextmanager
-    def limited_to(self, seconds: float) -> Iterator[Limit]:
-        """What is asked inside ends, with any error or an early end, when the time is over; the Limit says so."""
+    def limited_to(self, seconds: float) -> Iterator[Deadline]:
+        """What is asked inside ends, with any error or an early end, when the time is over; the Deadline says so."""
         with self._lock:
-            limit = self._limit = Limit(self._is_aborted)
+            limit = self._limit = Deadline(self._is_aborted)
         callbacks = _WATCHDOG.call_after(seconds, partial(self._end, limit))
         try:
             yield limit
@@ -135,7 +135,7 @@ class AbortableConnection:
             if self._is_aborted:
                 self.close()
 
-    def _end(self, limit: Limit) -> None:
+    def _end(self, limit: Deadline) -> None:
         with self._lock:
             if self._limit is limit:
                 self._cut(limit)
@@ -171,7 +171,7 @@ class AbortableConnection:
         where: Any = {"ca_cert_dir" if os.path.isdir(trusted) else "ca_certs": trusted}
         return HTTPSConnection(host, port, timeout=self._connect_timeout, cert_reqs="CERT_REQUIRED", **where)
 
-    def _cut(self, limit: Limit) -> None:
+    def _cut(self, limit: Deadline) -> None:
         """Under the lock."""
         limit.is_over = True
         if self._socket is not None:

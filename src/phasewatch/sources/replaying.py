@@ -46,7 +46,7 @@ def replay(
         return
     moments = (first + n * step for n in count(1))
     watcher = Watcher(settings)
-    polled: dict[str, _Polled] = defaultdict(_Polled)
+    polled: dict[str, _Replayed] = defaultdict(_Replayed)
     entries = timeline(recording)
     entry = next(entries, None)
     done = False
@@ -62,7 +62,7 @@ def replay(
 
 
 @dataclass(slots=True)
-class _Polled:
+class _Replayed:
     """What only the scrapes of a target know."""
 
     pages: PageReader = field(default_factory=PageReader)
@@ -79,7 +79,7 @@ class _Polled:
         )
 
 
-def _take(watcher: Watcher, polled: _Polled, seconds: float, target: str, entry: Entry) -> None:
+def _take(watcher: Watcher, polled: _Replayed, seconds: float, target: str, entry: Entry) -> None:
     error = entry.reason
     if error is None:
         try:

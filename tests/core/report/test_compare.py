@@ -20,7 +20,7 @@ from phasewatch.core.model import (
     Speculation,
     Tokens,
 )
-from phasewatch.core.report.compare import Comparison, Row, compare, settled
+from phasewatch.core.report.compare import ComparedRow, Comparison, compare, settled
 from phasewatch.core.settings import Thresholds
 
 THRESHOLDS = Thresholds()
@@ -56,7 +56,7 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> Comparison:
     return compare(replace(BASE, **before), replace(BASE, **after), THRESHOLDS)
 
 
-def row(comparison: Comparison, name: str) -> Row:
+def row(comparison: Comparison, name: str) -> ComparedRow:
     return next(one for one in comparison.rows if one.name == name)
 
 

@@ -14,7 +14,7 @@ import fleets
 from boards import BOARDS, Target, annotations, expand, shown, targets, variables
 from histories import START, Filled, exported, scraped, text_of
 from phasewatch.core.model import KvCache
-from phasewatch.core.report.measure_table import Row
+from phasewatch.core.report.measure_table import SeriesRow
 from phasewatch.core.report.status_table import ENGINE_ROWS, TARGET_ROWS
 from phasewatch.outputs.backfill import Backfill
 
@@ -194,7 +194,7 @@ def test_a_fleet_without_namespaces_is_found_by_all_and_by_nothing(lived_through
 BUCKETS = ("time_to_first_token", "request_queue_time", "e2e_request_latency", "inter_token_latency")
 
 
-COUNTERS: list[Row[Any]] = [row for row in (*ENGINE_ROWS, *TARGET_ROWS) if row.name.endswith("_total")]
+COUNTERS: list[SeriesRow[Any]] = [row for row in (*ENGINE_ROWS, *TARGET_ROWS) if row.name.endswith("_total")]
 
 
 def counters(scrape: int) -> Iterator[tuple[int, list[Metric]]]:

@@ -15,7 +15,7 @@ _ENOUGH_GAPS = 100  # for a mean to be compared: a hundred gaps are a few answer
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedObjective:
     """One objective against one window. most: the value that just meets it, of which ratio is the multiple."""
 
     objective: str
@@ -43,7 +43,7 @@ def family_of(objective: str) -> str:
     return head if head in FAMILIES else _FELT_AS.get(objective, objective)
 
 
-def judge(window: Window, numbers: Numbers, limits: Limits, thresholds: Thresholds) -> tuple[Judged, ...]:
+def judge(window: Window, numbers: Numbers, limits: Limits, thresholds: Thresholds) -> tuple[JudgedObjective, ...]:
     """Every objective of which the window has observations, in the order of the limits."""
     judged = (
         _stall(window, numbers, limit, thresholds)
@@ -54,7 +54,9 @@ def judge(window: Window, numbers: Numbers, limits: Limits, thresholds: Threshol
     return tuple(one for one in judged if one is not None)
 
 
-def _latency(name: str, window: Window, numbers: Numbers, limit: Limit, thresholds: Thresholds) -> Judged | None:
+def _latency(
+    name: str, window: Window, numbers: Numbers, limit: Limit, thresholds: Thresholds
+) -> JudgedObjective | None:
     family, statistic = name.split("_")
     latency: Latency = getattr(numbers, f"{family}_seconds")
     if statistic == "mean":
@@ -66,13 +68,15 @@ def _latency(name: str, window: Window, numbers: Numbers, limit: Limit, threshol
     return _percentile(name, value, histogram, limit, thresholds)
 
 
-def _percentile(name: str, value: Estimate, histogram: Histogram, limit: Limit, thresholds: Thresholds) -> Judged:
+def _percentile(
+    name: str, value: Estimate, histogram: Histogram, limit: Limit, thresholds: Thresholds
+) -> JudgedObjective:
     """Missed: value over the limit and at least two observations over it: one slow request is no incident."""
     above = count_above(histogram, limit.warning)
     missed = _exceeds(value, limit.warning) and round(above.interpolated, 6) >= thresholds.min_over
     surely = value.low >= limit.warning and above.sure >= thresholds.min_over
     critical = _exceeds(value, limit.critical) and _over(histogram, limit.critical) >= thresholds.min_over
-    return Judged(
+    return JudgedObjective(
         objective=name,
         limit=limit,
         value=value,
@@ -96,12 +100,12 @@ def _over(histogram: Histogram, limit: float) -> float:
     return round(above.interpolated, 6)
 
 
-def _mean(name: str, latency: Latency, limit: Limit, thresholds: Thresholds) -> Judged | None:
+def _mean(name: str, latency: Latency, limit: Limit, thresholds: Thresholds) -> JudgedObjective | None:
     """A mean is exact: what it says is sure."""
     if latency.mean is None:
         return None
     missed = latency.mean > limit.warning and latency.count >= thresholds.min_over
-    return Judged(
+    return JudgedObjective(
         objective=name,
         limit=limit,
         value=Estimate(latency.mean, latency.mean, latency.mean),
@@ -113,14 +117,14 @@ def _mean(name: str, latency: Latency, limit: Limit, thresholds: Thresholds) -> 
     )
 
 
-def _stall(window: Window, numbers: Numbers, limit: Limit, thresholds: Thresholds) -> Judged | None:
+def _stall(window: Window, numbers: Numbers, limit: Limit, thresholds: Thresholds) -> JudgedObjective | None:
     """At least two gaps longer than the limit that hold more than 1 % of the streaming time; value: that share."""
     histogram, share = window.histograms.get("itl"), numbers.itl_stalled_ratio
     if histogram is None or share is None:
         return None
     missed = count_above(histogram, limit.warning).sure >= thresholds.min_over and share > thresholds.stalled_share
     critical = missed and count_above(histogram, limit.critical).sure >= thresholds.min_over
-    return Judged(
+    return JudgedObjective(
         objective="itl_stall",
         limit=limit,
         value=Estimate(share, share, share),

@@ -7,7 +7,7 @@ from phasewatch.core.diagnosis.causes import admission_stalled, engine_stalled
 from phasewatch.core.diagnosis.causes._row import Finding, known
 from phasewatch.core.diagnosis.diagnose import diagnose, has
 from phasewatch.core.diagnosis.measures_view import Background, WindowView
-from phasewatch.core.diagnosis.objectives import Judged, family_of, judge, other_symptoms, slower_than_past
+from phasewatch.core.diagnosis.objectives import JudgedObjective, family_of, judge, other_symptoms, slower_than_past
 from phasewatch.core.diagnosis.progress import Progress, Stall, stepped, work_in_hand
 from phasewatch.core.formatting import seconds
 from phasewatch.core.measures.histogram import count_above
@@ -80,7 +80,7 @@ def judge_engine(
     return Opinion(found.verdict, found.confidence, leading.summary, found.causes, tuple(symptoms), surely=found.surely)
 
 
-def _healthy(judged: Window, figures: Numbers, verdicts: tuple[Judged, ...], limits: Limits) -> Opinion:
+def _healthy(judged: Window, figures: Numbers, verdicts: tuple[JudgedObjective, ...], limits: Limits) -> Opinion:
     if not verdicts and not (has(judged, "ttft") or has(judged, "itl")):
         return Opinion(
             "unknown", "low", "Requests run, but the page has neither TTFT nor ITL: no objective can be judged."

@@ -41,7 +41,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedRow:
     """One measure. outcome: None where a side does not know it, and for phases and speeds, which only say why."""
 
     name: str
@@ -70,7 +70,7 @@ class Comparison:
     conclusion: Conclusion
     sentence: str
     load: tuple[LoadRow, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +205,11 @@ def _failed(numbers: Numbers) -> float | None:
     return None if failed is None or not arrivals else min(1.0, failed / arrivals)
 
 
-def _row(measure: _Measure, before: Numbers, after: Numbers) -> Row:
+def _row(measure: _Measure, before: Numbers, after: Numbers) -> ComparedRow:
     old, new = measure.read(before), measure.read(after)
     change = None if old is None or new is None else _change(old, new)
     outcome = None if old is None or new is None or not measure.judged else _outcome(old, new, measure.floor)
-    return Row(measure.name, measure.unit, old, new, change, outcome)
+    return ComparedRow(measure.name, measure.unit, old, new, change, outcome)
 
 
 def _change(before: Estimate, after: Estimate) -> Change | None:
@@ -239,7 +239,7 @@ _OPPOSITE: tuple[tuple[Outcome, Outcome], ...] = (("better", "worse"), ("worse",
 
 
 def _conclusion(
-    rows: Mapping[str, Row], before: Numbers, after: Numbers, load: Sequence[LoadRow], thresholds: Thresholds
+    rows: Mapping[str, ComparedRow], before: Numbers, after: Numbers, load: Sequence[LoadRow], thresholds: Thresholds
 ) -> tuple[Conclusion, str]:
     # With speculation a step makes several tokens: ITL counts steps and TPOT tells the pace. Without, they agree.
     drafts = any(one.speculation.mean_accepted_length is not None for one in (before, after))
@@ -273,7 +273,7 @@ _SHARES = (
 )
 
 
-def _shares(rows: Mapping[str, Row], thresholds: Thresholds) -> Iterable[tuple[Outcome, str]]:
+def _shares(rows: Mapping[str, ComparedRow], thresholds: Thresholds) -> Iterable[tuple[Outcome, str]]:
     """Stalls, and requests that gave up or failed: said only where there are any."""
     for name, subject, whole in _SHARES:
         row = rows[name]
@@ -290,7 +290,7 @@ def _shares(rows: Mapping[str, Row], thresholds: Thresholds) -> Iterable[tuple[O
 
 
 def _family(
-    rows: Mapping[str, Row], family: str, label: str, before: Numbers, after: Numbers
+    rows: Mapping[str, ComparedRow], family: str, label: str, before: Numbers, after: Numbers
 ) -> Iterable[tuple[Outcome, str]]:
     """What the mean and the tail of one latency say together. A median between two groups of requests flips with
     their mix: it is shown, but decides nothing."""
@@ -318,12 +318,12 @@ def _tail(observations: int) -> str:
     return "p99" if observations >= 100 else "p90" if observations >= 10 else "p50"
 
 
-def _moved(row: Row) -> str:
+def _moved(row: ComparedRow) -> str:
     verb = "fell" if row.outcome == "better" else "rose"
     return f"{_statistic(row)} {verb} from {_value(row.before)} to {_value(row.after)}"
 
 
-def _statistic(row: Row) -> str:
+def _statistic(row: ComparedRow) -> str:
     return row.name.rpartition("_")[2]
 
 

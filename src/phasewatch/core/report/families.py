@@ -17,7 +17,7 @@ from prometheus_client.samples import Sample
 from phasewatch.core.durations import format_duration
 from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.core.report.document import encodable, engine_order, missing_everywhere, model_order
-from phasewatch.core.report.measure_table import NOW_ROWS, WINDOW_ROWS, Row, Windowed, with_estimator
+from phasewatch.core.report.measure_table import NOW_ROWS, WINDOW_ROWS, SeriesRow, Windowed, with_estimator
 from phasewatch.core.report.status_table import (
     ENGINE_ROWS,
     LIMIT_ROWS,
@@ -26,9 +26,9 @@ from phasewatch.core.report.status_table import (
     STATE_ROWS,
     TARGET_ROWS,
     VERDICT_ROWS,
-    Judged,
-    Polled,
-    Service,
+    JudgedReport,
+    PolledTarget,
+    ServiceStatus,
 )
 from phasewatch.core.settings import Objectives, Settings
 
@@ -44,9 +44,9 @@ UNITS: tuple[str, ...] = ("seconds", "ratio")
 _CURRENT = frozenset({"serving", "idle", "warming_up", "asleep"})
 _LARGEST = 1e9
 
-ENGINE_TABLES: tuple[Row[Any], ...] = (*STATE_ROWS, *WINDOW_ROWS, *NOW_ROWS, *VERDICT_ROWS, *ENGINE_ROWS)
-MODEL_TABLES: tuple[Row[Any], ...] = (*MODEL_STATE_ROWS, *WINDOW_ROWS, *NOW_ROWS, *VERDICT_ROWS)
-OTHER_TABLES: tuple[Row[Any], ...] = (*SERVICE_ROWS, *TARGET_ROWS, *LIMIT_ROWS)
+ENGINE_TABLES: tuple[SeriesRow[Any], ...] = (*STATE_ROWS, *WINDOW_ROWS, *NOW_ROWS, *VERDICT_ROWS, *ENGINE_ROWS)
+MODEL_TABLES: tuple[SeriesRow[Any], ...] = (*MODEL_STATE_ROWS, *WINDOW_ROWS, *NOW_ROWS, *VERDICT_ROWS)
+OTHER_TABLES: tuple[SeriesRow[Any], ...] = (*SERVICE_ROWS, *TARGET_ROWS, *LIMIT_ROWS)
 
 # Labels that a target may not bring: Prometheus' own, and ours.
 RESERVED_LABELS: frozenset[str] = frozenset(
@@ -82,7 +82,7 @@ class LabelSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class SeriesFamily:
     """All series of one name. samples: shared labels, values of the series' own labels `names`, value."""
 
     name: str
@@ -98,7 +98,7 @@ class Family:
         return self.name.removesuffix(_SUFFIXES[self.kind])
 
 
-def metrics(found: Iterable[Family]) -> Iterator[Metric]:
+def metrics(found: Iterable[SeriesFamily]) -> Iterator[Metric]:
     """The families as prometheus_client's encoders take them."""
     for family in found:
         metric = Metric(family.base, family.help, family.kind, family.unit)
@@ -115,13 +115,13 @@ def families(
     settings: Settings,
     version: str,
     wall_offset: float = 0.0,
-) -> Iterator[Family]:
+) -> Iterator[SeriesFamily]:
     """Every family that has a series, in the order of the tables.
 
     fleet: None before the first evaluation. settings: those it was judged by. wall_offset: seconds that turn
     the fleet's clock into Unix time.
     """
-    service = Service(version, None if fleet is None else fleet.at + wall_offset)
+    service = ServiceStatus(version, None if fleet is None else fleet.at + wall_offset)
     yield from _families(PREFIX, SERVICE_ROWS, [(LabelSet({}), service)])
     if fleet is not None:
         yield from _targets(fleet, wall_offset)
@@ -136,21 +136,21 @@ def window_label(seconds: float) -> str:
     return f"{seconds:g}s" if seconds < 120 else format_duration(seconds)
 
 
-def _targets(fleet: Fleet, wall_offset: float) -> Iterator[Family]:
+def _targets(fleet: Fleet, wall_offset: float) -> Iterator[SeriesFamily]:
     targets = [
-        (LabelSet(_labels(report.labels, target=report.target)), Polled(report, fleet.at + wall_offset))
+        (LabelSet(_labels(report.labels, target=report.target)), PolledTarget(report, fleet.at + wall_offset))
         for report in sorted(fleet.targets, key=lambda report: report.target)
     ]
     yield from _families(PREFIX, TARGET_ROWS, targets)
 
 
-def _limits(fleet: Fleet, objectives: Objectives) -> Iterator[Family]:
+def _limits(fleet: Fleet, objectives: Objectives) -> Iterator[SeriesFamily]:
     names = sorted({report.key.model_name for report in fleet.engines} | {report.model_name for report in fleet.models})
     limits = [(LabelSet(_labels({}, model_name=name)), objectives.of(name)) for name in names]
     yield from _families(PREFIX, LIMIT_ROWS, limits)
 
 
-def _engines(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[Family]:
+def _engines(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[SeriesFamily]:
     brought = {report.target: report.labels for report in fleet.targets}
     engines = [
         (LabelSet(_labels(brought.get(report.key.target, {}), **report.key._asdict(), role=report.role)), report)
@@ -158,14 +158,14 @@ def _engines(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterat
     ]
     yield from _families(PREFIX, STATE_ROWS, engines)
     current = [
-        (labels, Judged(report, objectives.of(report.key.model_name), wall_offset), report.missing)
+        (labels, JudgedReport(report, objectives.of(report.key.model_name), wall_offset), report.missing)
         for labels, report in engines
         if report.state in _CURRENT
     ]
     yield from _reports(PREFIX, current, (*VERDICT_ROWS, *ENGINE_ROWS))
 
 
-def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[Family]:
+def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[SeriesFamily]:
     models = [
         (LabelSet(_labels({}, model_name=report.model_name, role=report.role)), report)
         for report in sorted(fleet.models, key=model_order)
@@ -174,7 +174,7 @@ def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterato
     current = [
         (
             labels,
-            Judged(report, objectives.of(report.model_name), wall_offset),
+            JudgedReport(report, objectives.of(report.model_name), wall_offset),
             missing_everywhere(report, fleet.engines),
         )
         for labels, report in models
@@ -184,8 +184,10 @@ def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterato
 
 
 def _reports(
-    prefix: str, reports: Sequence[tuple[LabelSet, Judged, tuple[str, ...]]], rows: Iterable[Row[Judged]]
-) -> Iterator[Family]:
+    prefix: str,
+    reports: Sequence[tuple[LabelSet, JudgedReport, tuple[str, ...]]],
+    rows: Iterable[SeriesRow[JudgedReport]],
+) -> Iterator[SeriesFamily]:
     """The families of engines or models that are current; each with the signals it lacks."""
     windows: list[tuple[LabelSet, Windowed]] = []
     now: list[tuple[LabelSet, Windowed]] = []
@@ -208,7 +210,9 @@ def _labels(brought: Labels, **own: str | None) -> dict[str, str]:
     return {k: encodable(v) for k, v in (kept | own).items() if v}
 
 
-def _families(prefix: str, rows: Iterable[Row[T]], subjects: Sequence[tuple[LabelSet, T]]) -> Iterator[Family]:
+def _families(
+    prefix: str, rows: Iterable[SeriesRow[T]], subjects: Sequence[tuple[LabelSet, T]]
+) -> Iterator[SeriesFamily]:
     for row in rows:
         # A gauge above this is a creation time read as a value, or a division by almost nothing.
         most = inf if row.name.endswith(("_timestamp_seconds", "_total")) else _LARGEST
@@ -221,7 +225,7 @@ def _families(prefix: str, rows: Iterable[Row[T]], subjects: Sequence[tuple[Labe
         if samples:
             kind = next(kind for kind, suffix in _SUFFIXES.items() if row.name.endswith(suffix))
             unit = next((unit for unit in UNITS if row.name.removesuffix(_SUFFIXES[kind]).endswith(f"_{unit}")), "")
-            yield Family(f"{prefix}{row.name}", kind, unit, row.help, row.labels, samples)
+            yield SeriesFamily(f"{prefix}{row.name}", kind, unit, row.help, row.labels, samples)
 
 
 def _escaped(value: str) -> str:

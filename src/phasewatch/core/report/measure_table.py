@@ -280,7 +280,7 @@ def with_estimator(text: str, estimator: Estimator) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Generic[T]):
+class SeriesRow(Generic[T]):
     """A family: its name (without prefix), HELP, what to read and the labels it adds.
 
     The suffix of the name says the rest: `_total` is a counter, `_info` an info, anything else a gauge. Its samples are
@@ -330,7 +330,7 @@ def _value(measure: Measure, windowed: Windowed) -> float | None:
 _WHEN = {"windows": "Over the window in label window", "once": "At the last scrape"}
 
 
-def _gauges(exported: Literal["windows", "once"]) -> Iterable[Row[Windowed]]:
+def _gauges(exported: Literal["windows", "once"]) -> Iterable[SeriesRow[Windowed]]:
     by_name: dict[str, list[Measure]] = {}
     for measure in MEASURES:
         if measure.exported == exported:
@@ -343,10 +343,10 @@ def _gauges(exported: Literal["windows", "once"]) -> Iterable[Row[Windowed]]:
         def samples(windowed: Windowed, reads: Sequence[tuple[tuple[str, ...], Measure]] = tuple(reads)) -> Samples:
             return [(labels, _value(measure, windowed)) for labels, measure in reads]
 
-        yield Row(name, text, samples, tuple(first.labels), first.unit, first)
+        yield SeriesRow(name, text, samples, tuple(first.labels), first.unit, first)
 
 
 # Exported for each window, with its label.
-WINDOW_ROWS: tuple[Row[Windowed], ...] = tuple(_gauges("windows"))
+WINDOW_ROWS: tuple[SeriesRow[Windowed], ...] = tuple(_gauges("windows"))
 # The same in every window: exported once, without the label.
-NOW_ROWS: tuple[Row[Windowed], ...] = tuple(_gauges("once"))
+NOW_ROWS: tuple[SeriesRow[Windowed], ...] = tuple(_gauges("once"))

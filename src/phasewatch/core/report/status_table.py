@@ -15,12 +15,12 @@ from phasewatch.core.model import (
     TargetReport,
 )
 from phasewatch.core.report.document import first_window
-from phasewatch.core.report.measure_table import Row, Samples, enum, one
+from phasewatch.core.report.measure_table import Samples, SeriesRow, enum, one
 from phasewatch.core.settings import Limit, Limits
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedReport:
     """An engine or a model with its limits. wall_offset: seconds from the fleet's clock to Unix time."""
 
     report: EngineReport | ModelReport
@@ -29,7 +29,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PolledTarget:
     """A target. at: Unix time of the evaluation."""
 
     report: TargetReport
@@ -41,7 +41,7 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceStatus:
     """phasewatch itself. evaluated_at: Unix time; None: nothing was evaluated."""
 
     version: str
@@ -51,14 +51,14 @@ class Service:
 # --- verdicts and objectives -------------------------------------------------------------------------------------
 
 
-def _scores(judged: Judged) -> Samples:
+def _scores(judged: JudgedReport) -> Samples:
     best: dict[str, float] = {}
     for cause in judged.report.causes:
         best[cause.verdict] = max(cause.score, best.get(cause.verdict, 0.0))
     return [((verdict,), score) for verdict, score in best.items()]
 
 
-def _since(judged: Judged) -> float | None:
+def _since(judged: JudgedReport) -> float | None:
     report = judged.report
     if not isinstance(report, EngineReport) or report.verdict is None or report.since is None:
         return None
@@ -77,7 +77,7 @@ def _severities(limit: Limit) -> tuple[tuple[str, float], ...]:
     return ("warning", limit.warning), ("critical", limit.critical)
 
 
-def _missed(judged: Judged) -> Iterator[tuple[tuple[str, str], float]]:
+def _missed(judged: JudgedReport) -> Iterator[tuple[tuple[str, str], float]]:
     """0 where the objective was measured and met, nothing where it was not measured."""
     symptoms = {symptom.objective: symptom for symptom in judged.report.symptoms}
     numbers = first_window(judged.report.windows)
@@ -89,7 +89,7 @@ def _missed(judged: Judged) -> Iterator[tuple[tuple[str, str], float]]:
             yield (name, severity), float(symptom is not None and severity in ("warning", symptom.severity))
 
 
-def _missed_surely(judged: Judged) -> Iterator[tuple[tuple[str, str], float]]:
+def _missed_surely(judged: JudgedReport) -> Iterator[tuple[tuple[str, str], float]]:
     """A symptom's `surely` speaks of the warning limit; the critical one lies below the bucket's low edge as well."""
     symptoms = {symptom.objective: symptom for symptom in judged.report.symptoms}
     for (name, severity), missed in _missed(judged):
@@ -99,33 +99,33 @@ def _missed_surely(judged: Judged) -> Iterator[tuple[tuple[str, str], float]]:
         yield (name, severity), missed * (symptom is not None and symptom.surely)
 
 
-VERDICT_ROWS: tuple[Row[Judged], ...] = (
-    Row(
+VERDICT_ROWS: tuple[SeriesRow[JudgedReport], ...] = (
+    SeriesRow(
         "diagnosis",
         "1 for the verdict that leads, over the first window; all 0 without traffic.",
         enum(VERDICTS, lambda judged: judged.report.verdict),
         ("verdict",),
     ),
-    Row(
+    SeriesRow(
         "diagnosis_score",
         "Share of the excess that a cause accounts for, 0 to 1; only causes found.",
         _scores,
         ("verdict",),
         unit="ratio",
     ),
-    Row(
+    SeriesRow(
         "diagnosis_confidence",
         "1 for the confidence of the leading verdict.",
         enum(CONFIDENCES, lambda judged: judged.report.confidence),
         ("level",),
     ),
-    Row(
+    SeriesRow(
         "objective_missed",
         "1 where an objective's limit is missed over the first window.",
         _missed,
         ("objective", "severity"),
     ),
-    Row(
+    SeriesRow(
         "objective_missed_surely",
         "1 where an objective's limit is missed over the first window, whatever the histogram bucket hides.",
         _missed_surely,
@@ -134,8 +134,8 @@ VERDICT_ROWS: tuple[Row[Judged], ...] = (
 )
 
 
-def _counts(kind: str) -> Callable[[Judged], Samples]:
-    def samples(judged: Judged) -> Samples:
+def _counts(kind: str) -> Callable[[JudgedReport], Samples]:
+    def samples(judged: JudgedReport) -> Samples:
         assert isinstance(judged.report, EngineReport)
         return [
             ((objective, severity) if severity else (objective,), count)
@@ -146,28 +146,28 @@ def _counts(kind: str) -> Callable[[Judged], Samples]:
     return samples
 
 
-ENGINE_ROWS: tuple[Row[Judged], ...] = (
-    Row(
+ENGINE_ROWS: tuple[SeriesRow[JudgedReport], ...] = (
+    SeriesRow(
         "diagnosis_since_timestamp_seconds",
         "When the leading verdict was first seen.",
         one(_since),
         unit="unix_seconds",
     ),
-    Row(
+    SeriesRow(
         "objective_observations_total",
         "Observations judged against an objective, from the histogram that it names.",
         _counts("observations"),
         ("objective",),
         unit="count",
     ),
-    Row(
+    SeriesRow(
         "objective_over_total",
         "Observations over an objective's limit, interpolated within the bucket that holds the limit.",
         _counts("over"),
         ("objective", "severity"),
         unit="count",
     ),
-    Row(
+    SeriesRow(
         "objective_over_surely_total",
         "Observations in histogram buckets that lie wholly over an objective's limit.",
         _counts("over_surely"),
@@ -178,11 +178,11 @@ ENGINE_ROWS: tuple[Row[Judged], ...] = (
 
 # --- states, targets, limits, the service ------------------------------------------------------------------------
 
-STATE_ROWS: tuple[Row[EngineReport], ...] = (
-    Row("engine_state", "1 for the state of the engine.", enum(STATES, lambda report: report.state), ("state",)),
+STATE_ROWS: tuple[SeriesRow[EngineReport], ...] = (
+    SeriesRow("engine_state", "1 for the state of the engine.", enum(STATES, lambda report: report.state), ("state",)),
 )
-MODEL_STATE_ROWS: tuple[Row[ModelReport], ...] = (
-    Row(
+MODEL_STATE_ROWS: tuple[SeriesRow[ModelReport], ...] = (
+    SeriesRow(
         "engines",
         "Engines of the model in each state.",
         lambda report: [((state,), report.engines.get(state, 0)) for state in STATES],
@@ -190,8 +190,8 @@ MODEL_STATE_ROWS: tuple[Row[ModelReport], ...] = (
         unit="count",
     ),
 )
-LIMIT_ROWS: tuple[Row[Limits], ...] = (
-    Row(
+LIMIT_ROWS: tuple[SeriesRow[Limits], ...] = (
+    SeriesRow(
         "objective_seconds",
         "Limit of a model's objective, from the configuration.",
         lambda limits: [
@@ -207,57 +207,57 @@ def _reasons(failures: Mapping[str, int]) -> Samples:
     return [((reason,), count) for reason, count in sorted(failures.items())]
 
 
-def _anomalies(polled: Polled) -> Samples:
+def _anomalies(polled: PolledTarget) -> Samples:
     """Every kind from the start, so that a first increase shows."""
     counts = {one.kind: one.count for one in polled.report.anomalies}
     return [((kind,), counts.get(kind, 0)) for kind in ANOMALIES]
 
 
-def _last_success(polled: Polled) -> float | None:
+def _last_success(polled: PolledTarget) -> float | None:
     age = polled.report.last_success_age_seconds
     return None if age is None else polled.at - age
 
 
-TARGET_ROWS: tuple[Row[Polled], ...] = (
-    Row("target_up", "1 where the last scrape of the target succeeded.", one(lambda polled: polled.up)),
-    Row(
+TARGET_ROWS: tuple[SeriesRow[PolledTarget], ...] = (
+    SeriesRow("target_up", "1 where the last scrape of the target succeeded.", one(lambda polled: polled.up)),
+    SeriesRow(
         "target_scrape_duration_seconds",
         "How long the last successful scrape took.",
         one(lambda polled: polled.report.scrape_seconds if polled.up else None),
         unit="seconds",
     ),
-    Row(
+    SeriesRow(
         "target_last_success_timestamp_seconds",
         "When the target was last scraped with success.",
         one(_last_success),
         unit="unix_seconds",
     ),
-    Row(
+    SeriesRow(
         "target_missing_signals",
         "Signals of vLLM that the target does not expose.",
         one(lambda polled: polled.report.missing_signals if polled.up else None),
         unit="count",
     ),
-    Row(
+    SeriesRow(
         "target_restarts_total",
         "Engine restarts seen on the target.",
         one(lambda polled: polled.report.restarts),
         unit="count",
     ),
-    Row(
+    SeriesRow(
         "internal_errors_total",
         "Evaluations in which a mistake of phasewatch's own cost the report of an engine of the target.",
         one(lambda polled: polled.report.internal_errors),
         unit="count",
     ),
-    Row(
+    SeriesRow(
         "target_anomalies_total",
         "What was odd about the target's scrapes, by kind: unreadable lines, impossible values and so on.",
         _anomalies,
         ("kind",),
         unit="count",
     ),
-    Row(
+    SeriesRow(
         "target_scrape_failures_total",
         "Failed scrapes of the target by reason.",
         lambda polled: _reasons(polled.report.scrape_failures),
@@ -265,16 +265,16 @@ TARGET_ROWS: tuple[Row[Polled], ...] = (
         unit="count",
     ),
 )
-SERVICE_ROWS: tuple[Row[Service], ...] = (
-    Row("build_info", "The version of phasewatch.", lambda service: (((service.version,), 1.0),), ("version",)),
-    Row(
+SERVICE_ROWS: tuple[SeriesRow[ServiceStatus], ...] = (
+    SeriesRow("build_info", "The version of phasewatch.", lambda service: (((service.version,), 1.0),), ("version",)),
+    SeriesRow(
         "last_evaluation_timestamp_seconds",
         "When the fleet was last evaluated.",
         one(lambda service: service.evaluated_at),
         unit="unix_seconds",
     ),
     # So that an alert can say what to do first: the text of a page comes from series.
-    Row(
+    SeriesRow(
         "remedy_info",
         "What to do first for a verdict, and what it takes (now, restart, capacity); the same for every engine.",
         lambda _: [((verdict, first.change, first.when), 1.0) for verdict, (first, *_others) in REMEDIES.items()],
