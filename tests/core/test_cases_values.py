@@ -87,7 +87,7 @@ def test_b21_first_tokens_within_a_millisecond_are_implausible_and_no_objective_
     assert (figures(report).ttft_seconds.count, figures(report).ttft_seconds.p99) == (0, None)
     assert "ttft" in report.missing
     assert (answer(report), report.confidence) == ("healthy", "medium")  # of what is left: ITL
-    assert "Not judged, for want of the signal: ttft." in report.summary
+    assert "Not judged, signal missing: ttft." in report.summary
     assert {objective for _, objective, _ in report.objective_counts} == {"itl_p99", "itl_stall"}
     assert not blamed(report) & {"network", "frontend"}
 

@@ -222,5 +222,5 @@ def test_without_pages_for_a_whole_window_an_engine_is_stale_though_no_scrape_fa
     scene.after(90, lambda: fine(server))
     soon, late = (scene.watcher.evaluate(scene.now + later).engines[0] for later in (59.0, 61.0))
     assert (answer(soon), answer(late), late.verdict) == ("healthy", "stale", None)
-    assert late.summary == "No page for 61 s; the figures are of then."
+    assert late.summary == "No scrape for 61 s; the numbers are from before."
     assert answer(scene.round(lambda: fine(server)).engines[0]) == "healthy"

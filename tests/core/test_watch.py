@@ -52,7 +52,7 @@ def test_a_sleeping_engine_sleeps_and_is_no_stall() -> None:
     scene.after(60, lambda: fine(server))
     server.engine.set(awake=0, running=0)
     report = scene.after(120)
-    assert (answer(report), report.summary) == ("asleep", "The engine sleeps (sleep mode).")
+    assert (answer(report), report.summary) == ("asleep", "The engine is in sleep mode.")
 
 
 def test_one_failed_scrape_is_stale_three_are_down_and_both_end_with_a_good_page() -> None:

@@ -153,7 +153,9 @@ class Engine:
         # One failed scrape neither confirms nor ends a verdict.
         opinion = self.opinion if state == self.state else Opinion.of_state(state)
         if state == "stale" and not failures:
-            opinion = replace(opinion, text=f"No page for {in_words(at - self.last.at)}; the figures are of then.")
+            opinion = replace(
+                opinion, text=f"No scrape for {in_words(at - self.last.at)}; the numbers are from before."
+            )
         verdict = self.held.verdict if state not in ("stale", "down") else None
         causes = self.causes if verdict else ()
         leading = causes[0] if causes else None

@@ -306,9 +306,9 @@ _LIVELINESS: tuple[State, ...] = (
 )  # fmt: skip
 
 _NO_ENGINE = {
-    "router": "a router's page: it has no latency histograms; scrape the engines behind it directly",
+    "router": "a router's /metrics has no latency histograms; scrape the engines behind it directly",
     "declared": "engine metrics are declared but have no samples; check that the engine's stat logger is attached",
-    "none": "no vLLM metrics on the page; enable the engine's stat logger (not --disable-log-stats) or check the URL",
+    "none": "no vLLM metrics in the scrape; enable the engine's stat logger (not --disable-log-stats) or check the URL",
 }
 
 

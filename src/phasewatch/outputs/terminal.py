@@ -3,6 +3,7 @@
 Rich drops colours on its own where NO_COLOR is set or the output is no terminal.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import TextIO
@@ -330,13 +331,17 @@ def _other(cause: Cause) -> str:
     return f"{cause.verdict} (explains {cause.symptom}, confidence {cause.confidence}). {cause.summary}{first}"
 
 
+# A piece of evidence is written as its name says; the web page's text.js does the same.
+_EVIDENCE_FORMS = (
+    (re.compile(r"_seconds$|^seconds_"), seconds),
+    (re.compile(r"_(ratio|share)$|_share_of_|^kv_usage_"), percent),
+)
+
+
 def evidence(key: str, value: float | str) -> str:
     if isinstance(value, str):
         return value
-    for ending, form in (("_seconds", seconds), ("_ratio", percent), ("_share", percent)):
-        if key.endswith(ending):
-            return form(value)
-    return number(value)
+    return next((form(value) for name, form in _EVIDENCE_FORMS if name.search(key)), number(value))
 
 
 def _labelled(label: str, text: str) -> Table:

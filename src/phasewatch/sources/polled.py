@@ -47,7 +47,7 @@ class Polled:
             answer = self.scraper.fetch()
             page = self._reader.read(answer.text, at=at, content_type=answer.content_type)
             if answer.size > _NEAR * self.scraper.max_bytes:
-                text = f"the page has {answer.size:,} of at most {self.scraper.max_bytes:,} bytes"
+                text = f"the response has {answer.size:,} of at most {self.scraper.max_bytes:,} bytes"
                 page = replace(page, anomalies=(*page.anomalies, Anomaly("page_size", 1, text)))
             return Outcome(at, answer.seconds, page)
         except ScrapeError as error:

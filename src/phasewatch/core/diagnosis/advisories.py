@@ -22,7 +22,8 @@ def _speculation(view: WindowView) -> Advisory | None:
     return Advisory(
         "speculation_rejected",
         {"mean_accepted_length": accepted, "acceptance_ratio": ratio or 0.0},
-        f"A step with speculation yields {number(accepted)} tokens: {percent(ratio)} of the drafts are accepted.",
+        f"A step with speculative decoding yields {number(accepted)} tokens: {percent(ratio)} of the drafts are"
+        " accepted.",
         "Compare one replica without speculation, or with fewer draft tokens.",
     )
 
@@ -48,7 +49,7 @@ def _hits_low(view: WindowView) -> Advisory | None:
         "prefix_hits_low",
         {"prefix_hit_ratio": ratio, "prompt_tokens_mean": view.numbers.tokens.prompt_mean or 0.0},
         f"{percent(ratio)} of the prompt tokens come from the cache; prefill of the rest is still most of TTFT.",
-        "Keep prompt prefixes identical (no time stamps or ids near the start) and route by prefix.",
+        "Keep prompt prefixes identical (no timestamps or ids near the start) and route by prefix.",
     )
 
 
@@ -59,7 +60,7 @@ def _kv_filling(view: WindowView) -> Advisory | None:
     return Advisory(
         "kv_filling",
         {"usage_ratio": usage, "time_to_full_seconds": left},
-        f"The KV cache is at {percent(usage)} and full in about {seconds(left)} if it goes on like this.",
+        f"The KV cache is at {percent(usage)} and full in about {seconds(left)} at this rate.",
         "Cap concurrency before it is full: then requests wait, or running ones are preempted.",
     )
 
@@ -89,7 +90,7 @@ def _api_server_busy(view: WindowView) -> Advisory | None:
         "api_server_busy",
         {"cpu_cores": cores, **({} if view.numbers.queue.running is None else {"running": view.numbers.queue.running})},
         f"The API server keeps {number(cores)} CPU cores busy, and much of it runs on one: chat templates, images and"
-        " tokenising before TTFT starts, and tokens sent late, are not in this page's TTFT and ITL.",
+        " tokenising before TTFT starts, and tokens sent late, are not in vLLM's TTFT and ITL.",
         "Measure TTFT and ITL at a client; if they are longer there, --api-server-count up or more CPU.",
     )
 
@@ -104,7 +105,7 @@ def _truncated(view: WindowView) -> Advisory | None:
         "answers_truncated",
         {"length_finishes": cut, "finishes": finished},
         f"{percent(cut / finished)} of the answers end at their token limit.",
-        "Raise max_tokens if users see cut answers; a benchmark with fixed lengths looks the same.",
+        "Raise max_tokens if users see truncated answers; a benchmark with fixed lengths looks the same.",
     )
 
 
@@ -126,8 +127,8 @@ def _clients_leave(view: WindowView) -> Advisory | None:
     return Advisory(
         "clients_leave",
         {"left_in_mid_answer": left, "requests": whole},
-        f"Work is done for requests that never finish: {number(left)} of {number(whole)} were left in mid-answer."
-        " Latencies of finished requests are of those who stayed.",
+        f"Work is done for requests that never finish: {number(left)} of {number(whole)} were left before"
+        " their last token. Latencies of finished requests include only those that stayed.",
         "A stop button does this; if there is none, look at client and proxy timeouts.",
     )
 
@@ -139,8 +140,8 @@ def _gave_up(view: WindowView) -> Advisory | None:
     return Advisory(
         "survivors",
         {"gave_up_ratio": ratio},
-        f"{percent(ratio)} of the clients gave up: latencies of finished requests are those of the few survivors.",
-        "Trust waiting, arrivals and TTFT; phases and e2e are of the few who stayed.",
+        f"{percent(ratio)} of the clients gave up: latencies of finished requests include only the few that stayed.",
+        "Trust waiting, arrivals and TTFT; phases and e2e include only the few that stayed.",
     )
 
 

@@ -43,10 +43,10 @@ class Opinion:
 _STATES: Mapping[State, str] = {
     "serving": "Serving.",
     "idle": "No request in this window.",
-    "warming_up": "Too few pages yet for a verdict.",
-    "asleep": "The engine sleeps (sleep mode).",
-    "no_engine_metrics": "The server answers, but its page has no engine metrics.",
-    "stale": "The last scrape failed; the figures are those of the page before.",
+    "warming_up": "Too few scrapes for a verdict yet.",
+    "asleep": "The engine is in sleep mode.",
+    "no_engine_metrics": "The server answers, but its /metrics has no engine metrics.",
+    "stale": "The last scrape failed; the numbers are from the last successful one.",
     "down": "Three scrapes in a row failed.",
     "internal_error": "phasewatch itself failed.",
 }
@@ -83,7 +83,7 @@ def judge_engine(
 def _healthy(judged: Window, figures: Numbers, verdicts: tuple[JudgedObjective, ...], limits: Limits) -> Opinion:
     if not verdicts and not (has(judged, "ttft") or has(judged, "itl")):
         return Opinion(
-            "unknown", "low", "Requests run, but the page has neither TTFT nor ITL: no objective can be judged."
+            "unknown", "low", "Requests run, but /metrics has neither TTFT nor ITL: no objective can be judged."
         )
     families = dict.fromkeys(name.partition("_")[0] for name in limits)
     if not verdicts:
@@ -101,7 +101,7 @@ def _met(figures: Numbers, unjudged: Sequence[str]) -> str:
         if latency.p99 is not None
     ]
     summary = f"Objectives are met{': ' if parts else '.'}{', '.join(parts)}{'.' if parts else ''}"
-    return summary + (f" Not judged, for want of the signal: {', '.join(unjudged)}." if unjudged else "")
+    return summary + (f" Not judged, signal missing: {', '.join(unjudged)}." if unjudged else "")
 
 
 def _nothing_judged(families: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from phasewatch.core.pages.catalog import CORE_SIGNALS
 HEALTHY = VerdictRow(
     verdict="healthy",
     phase="none",
-    look="Nothing. If users complain all the same, compare what they measure: network or proxy.",
+    look="Nothing. If users still complain, compare what they measure: network or proxy.",
 )
 UNKNOWN = VerdictRow(
     verdict="unknown",

@@ -79,22 +79,22 @@ def _undeclared(content_type: str) -> str | None:
     kind = content_type.partition(";")[0].strip().lower()
     if kind in _CONTENT_TYPES:
         return None
-    return f"sent as {shortened(kind) if kind else 'no type'}, not as text/plain; Prometheus 3 refuses such a page"
+    return f"sent as {shortened(kind) if kind else 'no type'}, not as text/plain; Prometheus 3 refuses such a scrape"
 
 
 def _refuse_untrustworthy(text: str, lines: Lines, content_type: str) -> None:
     body = text.strip()
     if not body:
-        raise ExpositionError("the page is empty")
+        raise ExpositionError("the response is empty")
     if body.startswith("<"):
         raise ExpositionError(
-            "the page is HTML, not metrics; check the URL's path and what stands in front of the server"
+            "the response is HTML, not metrics; check the URL's path and what stands in front of the server"
         )
     ended = body.rpartition("\n")[2] == "# EOF"
     if not (lines.good_lines or lines.declared or ended):
-        what = "the page is JSON, not metrics" if body[0] in "{[" else "the page has no line of metrics"
+        what = "the response is JSON, not metrics" if body[0] in "{[" else "the response has no line of metrics"
         raise ExpositionError(f"{what}; it begins {shortened(body.partition(chr(10))[0])}")
     if "application/openmetrics-text" in content_type.lower() and not ended:
-        raise ExpositionError("the page was cut: OpenMetrics without # EOF at its end")
+        raise ExpositionError("the response was truncated: OpenMetrics without # EOF at its end")
     if not (ended or text.endswith("\n")):
-        raise ExpositionError("the page was cut: its last line does not end in a line feed")
+        raise ExpositionError("the response was truncated: its last line does not end in a line feed")

@@ -39,7 +39,7 @@ SAME_PREFIXES = Advice(
     "cached prefixes are not computed again", "now", "ITL does not change", fits=prefixes_can_gain)
 # Beside caching that is off: what makes it pay once it is on.
 STABLE_PREFIXES = replace(SAME_PREFIXES, fits=always)
-ENABLE_CACHING = Advice("--enable-prefix-caching (the default: somebody switched it off)",
+ENABLE_CACHING = Advice("--enable-prefix-caching (on by default; it was turned off)",
     "prefixes that prompts share are computed once; it helps only if they do share them", "restart",
     "ITL does not change", fits=caching_off)
 MORE_BATCHED_TOKENS = Advice("--max-num-batched-tokens up", "prompts need fewer steps", "restart",
@@ -48,7 +48,7 @@ FP8_CACHE = Advice("--kv-cache-dtype fp8", "the same memory holds about twice th
     "decode reads less; check answer quality")
 WITHOUT_GRAMMAR = Advice(
     "ask whether requests use structured output (a JSON schema, a grammar); compare a few without it",
-    "its masks are made token by token on the host's CPU, and no metric shows that", "now", "TTFT does not change")
+    "its masks are computed for every token on the host's CPU, and no metric shows that", "now", "TTFT does not change")
 FEWER_SEQS = Advice("--max-num-seqs down", "fewer requests share a step and the KV cache", "restart",
     "ITL improves, the queue and TTFT grow")
 
@@ -60,7 +60,7 @@ KV_ROOM = (
         "restart", "TTFT and ITL both improve, until memory runs out at start"),
     FP8_CACHE,
     FEWER_SEQS,
-    Advice("--tensor-parallel-size up", "weights shrink per card, the KV cache grows", "capacity",
+    Advice("--tensor-parallel-size up", "weights take less memory per GPU, the KV cache grows", "capacity",
         "TTFT and ITL both improve"),
 )
 # fmt: on

@@ -13,9 +13,9 @@ CAUSE = CauseRow(
     look="**Queue, batch and KV cache**: waiting above zero, **Arrivals** without admissions.",
     remedies=(
         Advice("find and end the longest running request (close its connection at the gateway)",
-            "it holds the room that the waiting ones need", "now", "its user gets no more tokens"),
+            "it holds the capacity that waiting requests need", "now", "its user gets no more tokens"),
         Advice("set max_tokens in clients or at the gateway",
-            "an answer without an end blocks a slot without an end", "now", "long answers are cut"),
+            "an unlimited answer can hold a batch slot without end", "now", "long answers are cut"),
         Advice("restart the engine if nothing is admitted although slots are free", "admission accounting is broken",
             "restart", "all requests in flight are lost"),
     ),
@@ -30,5 +30,5 @@ def texts(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:
     return (
         f"{waiting} requests wait and none has been admitted for {seconds(stall.seconds)}, while {running} running"
         f" still {'get' if progress.tokens_flow else 'got'} tokens.{unused}",
-        "a first token, or nobody waiting for room.",
+        "a first token, or no request waiting for capacity.",
     )

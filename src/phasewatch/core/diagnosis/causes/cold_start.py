@@ -37,9 +37,9 @@ CAUSE = CauseRow(
     uses=("queue", "prefill"),
     remedies=(
         Advice("send a warm-up request before the replica is put into rotation",
-            "kernels, graphs and caches are made by the first requests", "now", "ITL does not change"),
+            "the first requests compile kernels, capture graphs and fill caches", "now", "ITL does not change"),
         Advice("let readiness depend on one answered request, not on the open port",
-            "users no longer meet the cold replica", "restart", "ITL does not change"),
+            "users no longer reach a cold replica", "restart", "ITL does not change"),
     ),
 )
 # fmt: on

@@ -28,18 +28,18 @@ def _decode_bandwidth(case: Case) -> Finding | None:
 CAUSE = CauseRow(
     verdict="decode_bandwidth",
     phase="decode",
-    look="ITL p50 over its limit even with few running: the card's memory bandwidth.",
+    look="ITL p50 over its limit even with few running: the GPU's memory bandwidth.",
     rule=_decode_bandwidth,
     families=PACE,
     needs=("itl", "running", *PREFILL_TIME_SIGNALS),
     remedies=(
-        Advice("check the host's CPU and the card's clocks first", "a starved host looks the same", "now",
+        Advice("check the host's CPU and the GPU's clocks first", "a host short of CPU looks the same", "now",
             "TTFT improves as well if that was it"),
-        Advice("quantise weights to 8 bit", "a step reads half as much: the ceiling doubles", "restart",
+        Advice("quantise weights to 8 bit", "a step reads half the bytes: up to twice the speed", "restart",
             "TTFT gains less; check answer quality"),
         Advice("a smaller model", "a step reads less", "capacity", "TTFT improves as well"),
-        Advice("--tensor-parallel-size up, or a card with more memory bandwidth (more compute does not help)",
-            "decode is bound by what a step reads", "capacity", "TTFT gains from more cards"),
+        Advice("--tensor-parallel-size up, or a GPU with more memory bandwidth (more compute does not help)",
+            "decode is bound by what a step reads", "capacity", "TTFT gains from more GPUs"),
     ),
 )
 # fmt: on

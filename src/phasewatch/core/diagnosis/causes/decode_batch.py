@@ -39,7 +39,7 @@ def _decode_batch(case: Case) -> Finding | None:
             unloaded_pace_seconds=unloaded,
         ),
         f"Each step serves {number(running.mean)} requests and takes {seconds(pace)}{prefill}{alone}.",
-        "the same pace with two or fewer requests running (then it is the engine or the card, not the batch).",
+        "the same pace with two or fewer requests running (then it is the engine or the GPU, not the batch).",
         eliminated=unloaded is None or prefill_ratio is None,
     )
 
@@ -59,7 +59,7 @@ CAUSE = CauseRow(
         WITHOUT_GRAMMAR,
         REPLICA,
         FEWER_SEQS,
-        Advice("quantise weights, or a card with more memory bandwidth", "decode is bound by what a step reads",
+        Advice("quantise weights, or a GPU with more memory bandwidth", "decode is bound by what a step reads",
             "capacity", "TTFT gains less"),
     ),
 )

@@ -20,6 +20,8 @@ def _decode_interference(case: Case) -> Finding | None:
     longest_gap, longest_prefill = view.longest_gap, view.longest_prefill
     if pace > allowed or longest_prefill is None or longest_gap > longest_prefill:
         return _among_unfinished_prompts(case)
+    # Where prefill takes all of the time, nothing is left to say how fast tokens would be.
+    without = f" Without long prompts, tokens would arrive every {seconds(pace)}." if pace else ""
     return Finding(
         min(1.0, prefill_ratio * view.itl_sum / over),
         known(
@@ -30,8 +32,8 @@ def _decode_interference(case: Case) -> Finding | None:
             itl_stalled_ratio=view.numbers.itl_stalled_ratio,
             computed_prompt_mean=view.numbers.tokens.computed_prompt_mean,
         ),
-        f"Long prompts hold up running streams: prefill takes {percent(prefill_ratio)} of engine time and gaps reach"
-        f" {seconds(longest_gap)} or more. Without long prompts, tokens would arrive every {seconds(pace)}.",
+        f"Long prompts delay running streams: prefill takes {percent(prefill_ratio)} of engine time and gaps reach"
+        f" {seconds(longest_gap)} or more.{without}",
         "the same gaps while no long prompt is computed.",
     )
 
@@ -80,7 +82,7 @@ def _stalls_by_shape(case: Case) -> Finding | None:
 CAUSE = CauseRow(
     verdict="decode_interference",
     phase="decode",
-    look="**ITL**: p99 jumps, p50 stands still, in step with **Prompt length**.",
+    look="**ITL**: p99 jumps, p50 does not change, in step with **Prompt length**.",
     rule=_decode_interference,
     families=PACE,
     needs=("itl", "running"),
@@ -93,8 +95,8 @@ CAUSE = CauseRow(
             "ITL improves, TTFT of long prompts stays or grows a little"),
         Advice("--long-prefill-token-threshold (e.g. a quarter of the budget)",
             "one long prompt may not take the whole step", "restart", "ITL improves, TTFT of long prompts grows"),
-        Advice("split prefill and decode (P/D), only with two engines or more", "prompts and streams no longer meet",
-            "capacity", "TTFT gains a KV transfer"),
+        Advice("split prefill and decode (P/D), only with two engines or more", "prompts and streams no longer share"
+            " steps", "capacity", "TTFT gains a KV transfer"),
     ),
 )
 # fmt: on

@@ -23,7 +23,7 @@ def _decode_slow(case: Case) -> Finding | None:
             context_mean_tokens=case.view.context,
         ),
         f"A token takes {seconds(pace)}, {number(pace / same)} times as long as on this engine before"
-        f" ({seconds(same)}) at the same batch and context: the host or the card has slowed down.",
+        f" ({seconds(same)}) at the same batch and context: the host or the GPU has become slower.",
         "the earlier pace at this batch and context.",
     )
 
@@ -38,9 +38,9 @@ CAUSE = CauseRow(
     needs=("itl", "running", *PREFILL_TIME_SIGNALS),
     remedies=(
         Advice("look at that host: CPU throttling or neighbours, GPU clocks and temperature, other processes on the"
-            " card", "the same work took less time before", "now", "TTFT usually improves as well"),
+            " GPU", "the same work took less time before", "now", "TTFT usually improves as well"),
         WITHOUT_GRAMMAR,
-        Advice("take it out of rotation while you look, then restart it", "users need not wait for the reason",
+        Advice("take it out of rotation while you look, then restart it", "users are served while you look",
             "restart", "its load moves to the others"),
     ),
 )

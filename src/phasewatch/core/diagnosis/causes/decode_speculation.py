@@ -24,7 +24,7 @@ def _decode_speculation(case: Case) -> Finding | None:
             tpot_mean_seconds=tpot,
             tpot_without_speculation_seconds=plain,
         ),
-        f"Speculation does not pay: a step yields {number(accepted)} tokens"
+        f"Speculative decoding does not pay off: a step yields {number(accepted)} tokens"
         f" ({percent(speculation.acceptance_ratio)} of the drafts accepted)"
         + (f"; without it a token took {seconds(plain)}, now {seconds(tpot)}." if worse else "."),
         "more than 1.5 tokens a step, or one replica without speculation that is no faster.",
@@ -43,7 +43,7 @@ CAUSE = CauseRow(
     feature=("spec_drafts",),
     remedies=(
         Advice("route part of the traffic to one replica without speculation and compare",
-            "drafts that are rejected only cost", "now", "TTFT does not change", fits=speculating),
+            "rejected drafts cost compute and bring nothing", "now", "TTFT does not change", fits=speculating),
         Advice("fewer draft tokens (num_speculative_tokens down), or none",
             "every rejected draft is a token computed for nothing", "restart", "TTFT does not change",
             fits=speculating),

@@ -10,7 +10,7 @@ CAUSE = CauseRow(
     verdict="engine_stalled",
     phase="progress",
     liveness=True,
-    look="**Queue, batch and KV cache**: flat lines while requests are in hand; then the log.",
+    look="**Queue, batch and KV cache**: flat lines while requests are in progress; then the log.",
     remedies=(
         Advice("take this replica out of rotation", "requests sent to it never get an answer", "now",
             "its load moves to the others"),
@@ -28,8 +28,8 @@ def texts(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:
     if stall.why == "connections":
         return (
             f"Connections pile up ({number(progress.fds)} open, {number(progress.fds_at_move)} when the engine last"
-            f" made a step) and nothing has moved for {still}. Either the engine hangs or clients hold connections"
-            " without asking: send one probe request.",
+            f" made a step) and there has been no progress for {still}. Either the engine hangs or clients hold"
+            " connections without asking: send one probe request.",
             "one probe request that is answered.",
         )
     running, waiting = number(page.gauges.get("running", 0.0)), number(page.gauges.get("waiting", 0.0))
@@ -37,12 +37,12 @@ def texts(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:
     odd = ""
     if page.gauges.get("running") == 0 and page.gauges.get("waiting_capacity", 0.0) > 0 and usage is not None:
         odd = f" They wait for capacity with {percent(usage)} of the KV cache used: admission is broken."
-    sure = f"Nothing has moved for {still} with {running} running and {waiting} waiting.{odd}"
+    sure = f"No progress for {still} with {running} running and {waiting} waiting.{odd}"
     if stall.certain:
-        return f"{sure} No request has ended either: the engine hangs.", "any token, step or finished request."
+        return f"{sure} No request has finished either: the engine hangs.", "any token, step or finished request."
     return (
-        f"{sure} Either the engine hangs, or all clients hung up at once and the gauges are stale (/metrics does not"
-        " say which): send one probe request.",
+        f"{sure} Either the engine hangs, or all clients disconnected at once and the gauges are stale (/metrics does"
+        " not say which): send one probe request.",
         "one probe request that is answered.",
     )
 
@@ -50,7 +50,7 @@ def texts(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:
 def texts_of_the_past(standing: float) -> tuple[str, str]:
     """The same of a standstill of so many seconds that is over."""
     return (
-        f"The engine stood still with work in hand (about {seconds(standing)}) and runs again; the slow requests in"
-        " this window are the ones it held up.",
-        "slow requests outside that stretch.",
+        f"The engine stalled for about {seconds(standing)} with requests in progress and runs again; the slow"
+        " requests in this window are those it delayed.",
+        "slow requests outside that time.",
     )

@@ -33,7 +33,7 @@ def _frontend(case: Case) -> Finding | None:
         ),
         f"{seconds(outside)} of {seconds(whole)} {where} are spent outside the engine (API server: tokenising, HTTP,"
         " streaming); queue and prefill do not explain them.",
-        "client-side times that agree with queue + prefill, or an engine that stood still in this window.",
+        "client-side times that agree with queue + prefill, or an engine that stalled in this window.",
         at_most="high" if view.cpu_cores is not None and view.cpu_cores >= view.thresholds.busy_core else "medium",
     )
 
@@ -48,7 +48,7 @@ CAUSE = CauseRow(
     needs=("ttft", "queue", "prefill", "itl"),
     uses=("cpu_seconds",),
     remedies=(
-        Advice("give the API server more CPU (cores, no throttling) and keep neighbours off it",
+        Advice("give the API server more CPU (cores, no throttling) and keep other processes off its cores",
             "tokenising, HTTP and streaming run there", "now", "the engine does not change"),
         Advice("--api-server-count up", "more processes share the work", "restart",
             "the engine does not change; process metrics go away", since="0.9.1"),

@@ -52,10 +52,10 @@ CAUSE = CauseRow(
     feature=("waiting_deferred",),
     remedies=(
         Advice("check the interconnect (RDMA, UCX transport) where one transfer takes most of the wait",
-            "bytes over transfer time is the bandwidth you really have", "now", "ITL does not change",
+            "bytes / transfer time is the real bandwidth", "now", "ITL does not change",
             fits=_link_may_be_slow),
         Advice("balance prefill and decode replicas (P:D ratio)",
-            "the side that is short holds the blocks of the other", "capacity", "the other phase follows the ratio"),
+            "the overloaded side holds the blocks of the other", "capacity", "the other phase follows the ratio"),
         Advice("send less through P/D: let the decode side prefill short prompts itself, where the router can",
             "a short prompt costs less than its transfer", "now", "decode streams share steps with those prompts"),
     ),

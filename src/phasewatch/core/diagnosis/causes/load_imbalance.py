@@ -10,7 +10,7 @@ def summary(waiting: float, named: str, free: int, engines: int) -> str:
     """named: the engines on which so many wait."""
     return (
         f"{'The pair differs: ' if engines == 2 else ''}{number(waiting)} requests wait on {named} while {free} of"
-        f" {engines} engines have room and nobody waiting: the fleet has capacity, routing does not use it."
+        f" {engines} engines have free capacity and no queue: the fleet has capacity, routing does not use it."
     )
 
 
@@ -23,7 +23,7 @@ CAUSE = CauseRow(
         Advice("route by load (least waiting), not round robin or by session",
             "some replicas queue while others have room", "now", "TTFT and ITL even out between replicas"),
         Advice("loosen session or prefix affinity when the preferred replica queues",
-            "affinity without a limit makes hot replicas", "now", "prefix cache hits fall a little"),
+            "affinity without a limit overloads some replicas", "now", "prefix cache hits fall a little"),
     ),
 )
 # fmt: on

@@ -39,7 +39,7 @@ CAUSE = CauseRow(
             "now", "TTFT and ITL do not change"),
         Advice("stream the answer", "users read while it is written", "now", "TTFT and ITL do not change"),
         Advice("a smaller or faster model", "every token costs less", "capacity", "TTFT improves as well"),
-        Advice("max_tokens", "a hard end; the blunt one: answers are cut", "now", "TTFT and ITL do not change"),
+        Advice("max_tokens", "a hard limit: longer answers are truncated", "now", "TTFT and ITL do not change"),
     ),
 )
 # fmt: on

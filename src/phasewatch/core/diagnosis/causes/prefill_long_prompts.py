@@ -58,7 +58,7 @@ CAUSE = CauseRow(
         SAME_PREFIXES,
         MORE_BATCHED_TOKENS,
         Advice(
-            "more compute: a faster card, tensor parallel, or prefill replicas of their own",
+            "more compute: a faster GPU, tensor parallel, or prefill replicas of their own",
             "prefill is bound by compute",
             "capacity",
             "decode gains little",

@@ -21,7 +21,7 @@ def _queue_batch_limit(case: Case) -> Finding | None:
         case,
         f"Batch limit reached: {number(view.running_max)} running, KV cache"
         f" {used(view.window.gauges['kv_usage'].max)} used",
-        "running above this ceiling, or prefill taking half of the engine's time.",
+        "running above this limit, or prefill taking half of the engine's time.",
         low=most is None or most >= limits.prefill_bound_ratio,
     )
 
@@ -29,7 +29,7 @@ def _queue_batch_limit(case: Case) -> Finding | None:
 CAUSE = CauseRow(
     verdict="queue_batch_limit",
     phase="queue",
-    look="**Queue, batch and KV cache**: running flat at its top, waiting grows, KV has room.",
+    look="**Queue, batch and KV cache**: running flat at its maximum, waiting grows, KV has room.",
     rule=_queue_batch_limit,
     families=TTFT,
     needs=QUEUE_SIGNALS,

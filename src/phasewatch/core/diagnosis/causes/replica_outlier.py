@@ -23,7 +23,7 @@ CAUSE = CauseRow(
         Advice("take that replica out of rotation", "its peers do the same work faster", "now",
             "its load moves to the others"),
         Advice("compare its host with a peer's: CPU, clocks, neighbours, vLLM version and flags",
-            "equal work at unequal speed is a difference of hosts or settings", "now", "none"),
+            "equal work at different speed means different hosts or settings", "now", "none"),
     ),
 )
 # fmt: on

@@ -14,7 +14,7 @@ def _requests_failing(case: Case) -> Finding | None:
         1.0,
         evidence,
         f"{percent(share)} of the requests fail"
-        f"{f', {number(refused)} of them refused at the queue limit' if refused else ''}.",
+        f"{f', {number(refused)} of them rejected at the queue limit' if refused else ''}.",
         "failures that stop while the same requests go on.",
     )
 
@@ -32,11 +32,11 @@ CAUSE = CauseRow(
     rule=_requests_failing,
     families=("requests_failing",),
     remedies=(
-        Advice("read the API server's log for the error that the answers carry",
+        Advice("read the API server's log for the error",
             "/metrics counts failures, it does not say why", "now", "none"),
         Advice("--max-num-queued-reqs / --max-num-queued-tokens up, or shed load before the server does",
-            "where requests are refused (503), the queue limit is what they meet", "restart",
-            "TTFT grows with the queue that is let in", since="0.29.0", fits=_refused),
+            "requests are rejected (503) at the queue limit", "restart",
+            "TTFT grows with the longer queue", since="0.29.0", fits=_refused),
         Advice("kv_load_failure_policy: recompute, where KV blocks from elsewhere cannot be loaded (P/D, offload)",
             "since 0.17 its default is to fail the request", "restart", "TTFT of those requests grows", since="0.13.0"),
     ),

@@ -55,11 +55,11 @@ export function words(name) {
   return name.replaceAll("_", " ");
 }
 
-// A piece of evidence by what its name ends in.
+// A piece of evidence is written as its name says, as on the terminal.
 export function evidence(name, value) {
   if (typeof value !== "number") return value == null ? UNKNOWN : String(value);
-  if (name.endsWith("_seconds")) return seconds(value);
-  if (/_(ratio|share)$/.test(name)) return ratio(value);
+  if (/_seconds$|^seconds_/.test(name)) return seconds(value);
+  if (/_(ratio|share)$|_share_of_|^kv_usage_/.test(name)) return ratio(value);
   return number(value);
 }
 
