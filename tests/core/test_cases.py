@@ -47,7 +47,7 @@ def test_b01_p10_frozen_gauges_without_http_counters_are_a_stall_of_low_confiden
         assert blamed(report) == {"engine_stalled"}
         assert report.missing == ("http_finishes",) or "http_finishes" in report.causes[0].missing
         assert "the engine hangs" in report.summary
-        assert "hung up" in report.summary
+        assert "disconnected" in report.summary
         assert "one probe request" in report.summary
 
 

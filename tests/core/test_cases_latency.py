@@ -651,6 +651,6 @@ def test_c37_ranks_that_queue_while_others_have_room_are_an_imbalance_that_names
     (model,) = Scene(server).rounds(90, ranks)[-1].models
     assert model.verdict == "load_imbalance"
     assert model.outliers == tuple(f"s/{number}" for number in range(len(crowded)))
-    assert f"{engines - len(crowded)} of {engines} engines have room" in model.causes[0].summary
+    assert f"{engines - len(crowded)} of {engines} engines have free capacity" in model.causes[0].summary
     assert "add a replica" not in " ".join(one.change for one in model.causes[0].remedies)
     assert model.windows[60.0].queue.waiting == sum(waiting for _, waiting, _ in crowded)

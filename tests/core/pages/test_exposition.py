@@ -367,10 +367,10 @@ GOOD = 'vllm:num_requests_running{engine="0",model_name="m"} 3'
         ('{\n  "running": 3\n}\n', "text/plain", "JSON"),
         ("Not Found\n", "text/plain", "no line of metrics"),
         ("# a comment\n", "text/plain", "no line of metrics"),
-        (GOOD, "text/plain", "cut"),
-        (GOOD + "\n" + GOOD[:-20], "text/plain", "cut"),
-        (GOOD + "\n", OPENMETRICS, "cut"),
-        (GOOD + "\n# EO", "text/plain", "cut"),
+        (GOOD, "text/plain", "truncated"),
+        (GOOD + "\n" + GOOD[:-20], "text/plain", "truncated"),
+        (GOOD + "\n", OPENMETRICS, "truncated"),
+        (GOOD + "\n# EO", "text/plain", "truncated"),
     ],
 )
 def test_a_page_that_cannot_be_trusted_is_refused_in_one_line(text: str, content_type: str, reason: str) -> None:
