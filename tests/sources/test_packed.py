@@ -79,7 +79,7 @@ def test_what_is_recorded_beside_a_page_is_read_from_the_archive_too(tmp_path: P
         ([("t/1.prom", tarfile.SYMTYPE, b"/etc/passwd")], "'t/1.prom' is no plain file (a link or a device)"),
         ([("t/1.prom", tarfile.LNKTYPE, b"t/2.prom")], "is no plain file"),
         ([("t/1.prom", tarfile.CHRTYPE, b"")], "is no plain file"),
-        ([("t/1.prom", FILE, PAGE), ("t/1.prom", FILE, PAGE)], "'t/1.prom' stands twice in the archive"),
+        ([("t/1.prom", FILE, PAGE), ("t/1.prom", FILE, PAGE)], "'t/1.prom' is in the archive twice"),
         ([("t", FILE, PAGE), ("t/1.prom", FILE, PAGE)], "lies below a file"),
         ([("t/notes", FILE, b"x")], "has no scrapes"),
         ([("t/1.prom", FILE, b"x"), ("t/2.prom", FILE, b"y")], "none of its 2 scrapes can be read"),

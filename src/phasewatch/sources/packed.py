@@ -156,6 +156,6 @@ def _keep(root: Packed, member: tarfile.TarInfo, archive: tarfile.TarFile) -> No
         if place.is_file():
             raise RecordingError(f"{what} lies below a file; pack the recording's folder itself")
     if not path.parts or path.name in place.children:
-        raise RecordingError(f"{what} stands twice in the archive; pack it anew")
+        raise RecordingError(f"{what} is in the archive twice; pack the recording again")
     assert content is not None
     place.children[path.name] = Packed(f"{place.path}/{path.name}", content.read())
