@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 
 from simulated_servers import FLAGS, MACHINE, steady, value
+from support import ROOT
 from tools.simulator.config import Config, Faults, Server
 from tools.simulator.judge import counts, measured
 from tools.simulator.recording import write
 from tools.simulator.scenarios import KINDS, scenario
 from tools.simulator.server import serve
 from tools.simulator.simulation import Fleet
+
+# Run from the checkout: tools are no part of what is installed.
+COMMAND = [sys.executable, "-m", "tools.simulator"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,21 +114,20 @@ def test_a_live_server_answers_while_it_runs_and_refuses_while_it_is_down() -> N
         (["healthy", "--serve", "--listen", "8000"], "listen address '8000': want HOST:PORT"),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_2(arguments: list[str], says: str, tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tools.simulator", *arguments], cwd=tmp_path, capture_output=True, text=True
-    )
+def test_wrong_use_is_one_line_and_exit_2(arguments: list[str], says: str) -> None:
+    run = subprocess.run([*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 2
     assert says in run.stderr
     assert run.stderr.count("\n") == 1
 
 
 def test_the_command_writes_a_recording_and_never_into_another(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tools.simulator", "idle", "--seed", "3", "--interval", "30", "--out", "rec"]
-    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    out = tmp_path / "rec"
+    command = [*COMMAND, "idle", "--seed", "3", "--interval", "30", "--out", str(out)]
+    first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
     assert first.returncode == 0, first.stderr
-    assert (tmp_path / "rec" / "demo" / "0030.00.prom.gz").exists()
+    assert (out / "demo" / "0030.00.prom.gz").exists()
     assert second.returncode == 2
-    assert second.stderr == "simulator: rec: not empty; give a new folder\n"
+    assert second.stderr == f"simulator: {out}: not empty; give a new folder\n"
