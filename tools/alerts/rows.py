@@ -280,7 +280,7 @@ _BUDGET = RuleFile(
 def _standstill(
     name: str, cause: str, area: str, summary: str, does: str, facts: tuple[str, ...]
 ) -> tuple[Alert, Alert]:
-    """Critical where it is proven, warning where the page alone cannot tell."""
+    """Critical where it is proven, warning where /metrics alone cannot tell."""
 
     def alert(severity: Literal["critical", "warning"], lasts: str, doubt: int, comment: str, seems: str) -> Alert:
         return Alert(
@@ -291,9 +291,9 @@ def _standstill(
         )  # fmt: skip
 
     return (
-        alert("critical", "1m", 0, "Never in doubt: a page that says what it is must be right.", ""),
+        alert("critical", "1m", 0, "High or medium confidence only: who is woken must be told the right cause.", ""),
         alert(
-            "warning", "2m", 1, "In doubt: the page alone cannot tell; a probe request can.",
+            "warning", "2m", 1, "Low confidence: /metrics alone cannot tell; a probe request can.",
             " (confidence low)",
         ),
     )  # fmt: skip
@@ -433,7 +433,7 @@ _REQUESTS = RuleFile(
     ),
 )
 
-# --- targets, engines and their pages ----------------------------------------------------------------------------
+# --- targets, engines and their scrapes --------------------------------------------------------------------------
 
 
 def _of_target(
@@ -463,7 +463,7 @@ def _down(severity: Severity, area: str, summary: str, least: str, lasts: str) -
 _UP = gauge("target_up", gone="")
 
 _FLEET = RuleFile(
-    f"Targets, engines and their pages. {_COMMON}",
+    f"Targets, engines and their scrapes. {_COMMON}",
     (
         _down("critical", "all", "Half of a model's engines or more are down.", ">= 0.5", "2m"),
         _down("warning", "fleet", "Some of a model's engines are down.", "> 0", "5m"),

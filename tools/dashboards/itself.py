@@ -139,9 +139,9 @@ FRESHNESS = Row(
         ),
         Panel(
             "timeseries",
-            "Odd pages by kind",
-            "Anomalies a second by kind: lines that cannot be read, values that their kind cannot have. What is odd is"
-            " left out, so numbers may be missing; the document (`phasewatch diagnose --format json`) quotes the last.",
+            "Scrape anomalies by kind",
+            "Anomalies per second by kind: lines that cannot be read, impossible values. They are left out, so numbers"
+            " may be missing. `phasewatch diagnose --format json` quotes the last one.",
             (
                 Query(
                     f"sum by (kind) (rate(phasewatch_target_anomalies_total{{{TARGET}}}[$__rate_interval]))",
