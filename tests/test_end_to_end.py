@@ -114,6 +114,8 @@ class Stack:
             "targets": [{"name": name, "url": url} for name, url in servers.items()],
             "scrape": {"interval": "2s"},
             "windows": list(WINDOWS.values()),
+            # Shorter in the same measure as the windows: a verdict needs opinions that agree for a sixth of one.
+            "thresholds": {"agree_seconds": 2.0},
             "objectives": {"models": dict(objectives)},
         }
         (self.folder / "phasewatch.yml").write_text(yaml.safe_dump(config))
