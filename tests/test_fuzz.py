@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.fuzz import FOUND, MUTATIONS, sequence
 
-SEQUENCES = 200
+SEQUENCES = 150
 BLOCKS = 4  # so that they can run side by side
 
 
