@@ -29,7 +29,7 @@ OUT = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 REPLICAS, END, SCRAPE = ("vllm-0", "vllm-2"), 30.0, 2.0
 # Dashboard, the rows that are drawn, and what its variables are set to.
 PICTURES: Mapping[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "phasewatch-triage": (("What is wrong, and since when", "Where the time goes"), {}),
+    "phasewatch-triage": (("What is slow, and since when", "Where the time goes"), {}),
     "phasewatch-fleet": (("Now", "Replicas", "$model_name"), {}),
     "phasewatch-engine": (("Now", "Latency"), {"target": "vllm-2"}),
 }
@@ -55,6 +55,8 @@ def history(folder: Path) -> str:
 
 def rows(board: dict[str, Any], titles: Sequence[str]) -> list[dict[str, Any]]:
     """The panels under these row titles, moved up so that nothing is left empty between."""
+    gone = set(titles) - {panel["title"] for panel in board["panels"] if panel["type"] == "row"}
+    assert not gone, f"{board['title']} has no row titled {', '.join(sorted(gone))}"
     chosen, offset, take = [], 0, False
     for panel in board["panels"]:
         if panel["type"] == "row":
