@@ -94,7 +94,8 @@ class Faults:
     engine_speed, frontend_speed: (from second, speed) steps; 1 is normal, 0 stands still. admission_stop: (from, to)
     in which the scheduler admits nobody. restart: (killed at, seconds until the port listens again).
     fail_5xx, fail_error: (from second, share of requests) answered with status 500, or ended by the engine with
-    finish reason "error" after the first token.
+    finish reason "error" after the first token. blocks_kept: (from second, mean seconds) for which the blocks of
+    finished requests stay taken, as on a prefill engine whose decode side collects late.
     """
 
     engine_speed: tuple[tuple[float, float], ...] = ()
@@ -103,6 +104,7 @@ class Faults:
     restart: tuple[float, float] | None = None
     fail_5xx: tuple[float, float] | None = None
     fail_error: tuple[float, float] | None = None
+    blocks_kept: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

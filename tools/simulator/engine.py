@@ -33,6 +33,7 @@ class Engine:
         self._machine, self._random = machine, random
         self._speed = Speed(faults.engine_speed)
         self._admission_stop = faults.admission_stop or (float("inf"), float("inf"))
+        self._kept_from, self._kept_seconds = faults.blocks_kept or (float("inf"), 0.0)
         self._inbox: deque[tuple[Request, bool]] = deque()
         self._at, self._emit = at, emit
         self._busy = False
@@ -138,7 +139,7 @@ class Engine:
                 finished.append(request)
             result.outputs.append(Output(request, tokens, finish))
         if finished:
-            self.scheduler.finish(finished)
+            self.scheduler.finish(finished, now, self._kept_seconds if now >= self._kept_from else 0.0)
         self._report(now)
         if self.load:
             self._begin(now)

@@ -227,3 +227,25 @@ def kv_transfer(random: Random) -> Incident:
         settle,
         objectives=limits,
     )
+
+
+def kv_held(random: Random) -> Incident:
+    """A prefill engine: one token a request, whose blocks the decode side soon collects, and from onset on late."""
+    base = replace(draw(random), output=1.0)
+    prompts = random.randint(12, 24)
+    base = with_flags(base, max_num_seqs=256, kv_blocks=pool_of(base, prompts * base.prompt))
+    onset = draw_onset(random)
+    free_every = random.uniform(1.5, 3.0)  # seconds between two prompts whose blocks come free, once the pool is full
+    rate = random.uniform(1.5, 2.3) / free_every
+    limit = base.objectives()["ttft_p99"]
+    settle = prompts / rate + 2 * limit / (1 - 1 / (rate * free_every)) + 15
+    return Incident(
+        base,
+        (replace(base.light(), rate=rate, output=Length(1.0)),),
+        "ttft_p99",
+        "blocks of finished prompts are collected late",
+        ("kv_held",),
+        onset,
+        settle,
+        faults=Faults(blocks_kept=(onset, prompts * free_every)),
+    )

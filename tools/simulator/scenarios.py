@@ -34,6 +34,7 @@ from tools.simulator.kinds_ttft import (
     client_aborts,
     cold_start,
     frontend,
+    kv_held,
     kv_transfer,
     prefill_cache_off,
     prefill_long_prompts,
@@ -66,7 +67,7 @@ _KINDS: tuple[Callable[[Random], Incident], ...] = (
     healthy, idle, queue_batch_limit, queue_kv_cache, queue_prefill_backlog, prefill_long_prompts, prefill_cache_off,
     frontend, decode_interference, decode_batch, decode_preemption, decode_context, decode_slow, decode_bandwidth,
     decode_speculation, output_length, engine_stalled, admission_stalled, restart, client_aborts, load_imbalance,
-    replica_outlier, requests_failing, cold_start, kv_transfer,
+    replica_outlier, requests_failing, cold_start, kv_transfer, kv_held,
 )  # fmt: skip
 KINDS: dict[str, Callable[[Random], Incident]] = {row.__name__: row for row in _KINDS}
 

@@ -1,6 +1,7 @@
 """vLLM's V1 scheduler: who gets how many tokens of the next step, who is preempted, who waits."""
 
 from collections import deque
+from heapq import heappop, heappush
 from random import Random
 
 from tools.simulator.config import Flags
@@ -19,6 +20,9 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.fetching: deque[Request] = deque()  # wait for KV from elsewhere, blocks held
+        self._kept: list[
+            tuple[float, int, list[Key], int]
+        ] = []  # (until, number, blocks with content, others) of finished
 
     def add(self, request: Request, now: float) -> None:
         request.queued = now
@@ -32,14 +36,22 @@ class Scheduler:
                 self.release(request)
                 return
 
-    def finish(self, requests: list[Request]) -> None:
+    def finish(self, requests: list[Request], now: float, kept_seconds: float = 0.0) -> None:
+        """kept_seconds: mean time for which their blocks stay taken."""
         for request in requests:
+            if kept_seconds:
+                until = now + self._random.expovariate(1 / kept_seconds)
+                heappush(self._kept, (until, request.number, request.keys, request.blocks - len(request.keys)))
+                request.keys, request.blocks, request.computed = [], 0, 0
             self.release(request)
         gone = {id(request) for request in requests}
         self.running = [request for request in self.running if id(request) not in gone]
 
     def schedule(self, now: float, admit: bool, result: StepResult) -> Plan:
         """Running requests first, in order; then, unless somebody had to go, the waiting ones."""
+        while self._kept and self._kept[0][0] <= now:
+            _, _, keys, others = heappop(self._kept)
+            self.pool.release(keys, others)
         budget = self.flags.max_num_batched_tokens
         plan: Plan = []
         before = len(self.running)
