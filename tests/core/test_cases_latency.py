@@ -346,6 +346,44 @@ def test_c21_more_deferred_requests_with_room_to_land_are_healthy() -> None:
     assert answer(decode_side(18, 7.5, 0.572, 3.71, 2.0)) == "healthy"
 
 
+def prefill_side(running: int, kv: float, *, deferred: int = 0) -> EngineReport:
+    """P23: a prefill engine; a prompt of 8,000 tokens is admitted every 25 s, four clients leave every 5 s."""
+    server = Richer(max_model_len=32768)
+    scene = Scene(server, interval=5.0)
+
+    def traffic() -> None:
+        engine = server.engine.set(running=running, waiting=20 + deferred, deferred=deferred, kv=kv)
+        engine.finishes(4, reason="abort", queue=20.0, prefill=0.0, decode=0.0, prompt=8000, output=1)
+        if scene.now % 25 == 0:
+            engine.serves(1, queue=20.0, prefill=0.8, prompt=8000, output=1)
+
+    return scene.after(150, traffic)
+
+
+def test_p23_a_full_pool_while_nobody_runs_is_held_and_asks_for_no_capacity() -> None:
+    report = prefill_side(0, 0.99)
+    assert answer(report) == "kv_held"
+    assert "queue_kv_cache" not in blamed(report)
+    assert "KV cache full although no request runs: up to 99 % used by requests that have ended" in report.summary
+    assert "decode engines do not collect" in advice(report)
+    assert "ABORT_REQUEST_TIMEOUT" in advice(report)
+    assert not any(one.when == "capacity" for one in report.causes[0].remedies)
+
+
+def test_p23_a_full_pool_whose_owners_run_is_a_queue_for_room_as_before() -> None:
+    report = prefill_side(7, 0.99)
+    assert answer(report) == "queue_kv_cache"
+    assert "kv_held" not in blamed(report)
+
+
+def test_p23_blocks_taken_for_kv_that_is_being_fetched_are_held_by_nobody_else() -> None:
+    assert "kv_held" not in blamed(prefill_side(0, 0.99, deferred=4))
+
+
+def test_p23_room_in_the_pool_while_nobody_runs_is_not_held() -> None:
+    assert "kv_held" not in blamed(prefill_side(0, 0.5))
+
+
 @pytest.mark.parametrize("share", [0.08, 0.2])
 def test_c45_preemptions_within_the_objectives_are_no_incident(share: float) -> None:
     server = Server()

@@ -62,7 +62,7 @@ def test_the_closed_set_is_healthy_unknown_and_the_causes_in_order_of_precedence
     assert ("healthy", "unknown", *(row.verdict for row in CAUSES)) == VERDICTS
     assert len(set(VERDICTS)) == len(VERDICTS)
     assert LIVENESS == ("engine_stalled", "admission_stalled") == VERDICTS[2:4]
-    assert set(DEMAND) == {verdict for verdict in VERDICTS if verdict.startswith("queue_")}
+    assert {verdict for verdict in VERDICTS if verdict.startswith("queue_")} < set(DEMAND)
     assert list(REMEDIES) == list(VERDICTS[2:])
 
 

@@ -77,6 +77,17 @@ class WindowView:
         return self.from_elsewhere and len(held) / len(self.pages) > most and len(short) / len(held) > most
 
     @cached_property
+    def kv_held(self) -> bool:
+        """Whether blocks that no running request owns fill the pool: in most of the scrapes in which requests wait for
+        room nobody runs, nobody fetches KV blocks into room taken for them, and there is none for another prompt."""
+        held = [
+            page
+            for page in self.queue_pages
+            if page.get("running") == 0 and not page.get("waiting_deferred") and self.kv_short(page)
+        ]
+        return self.queued and len(held) / len(self.queue_pages) > self.thresholds.most_scrapes
+
+    @cached_property
     def prompt_heavy(self) -> bool:
         """Whether prefill has more tokens to compute than decode makes."""
         computed, generated = (

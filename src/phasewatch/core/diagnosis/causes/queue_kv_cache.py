@@ -10,7 +10,7 @@ from phasewatch.core.formatting import number
 def _queue_kv_cache(case: Case) -> Finding | None:
     view = case.view
     landing = view.no_room_to_land
-    if not landing and not (view.queued and view.kv_limited):
+    if view.kv_held or (not landing and not (view.queued and view.kv_limited)):
         return None
     usage, deferred = view.window.gauges["kv_usage"], view.window.gauges.get("waiting_deferred")
     who = None
