@@ -11,7 +11,7 @@ from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.commands.common import moment, note, recording_of
 from phasewatch.commands.options import EstimatorOption, one_of, positive, seconds_at
 from phasewatch.core.fleet import ModelKey
-from phasewatch.core.measures.numbers import numbers
+from phasewatch.core.measures.numbers import numbers, pooled_numbers
 from phasewatch.core.measures.window import fleet_window, since
 from phasewatch.core.measures.window import window as window_of
 from phasewatch.core.model import Numbers, Snapshot, Window
@@ -159,7 +159,7 @@ def _together(parts: Sequence[Window], thresholds: Thresholds, estimator: Estima
     whole = fleet_window(parts)
     if len(parts) == 1 or whole is None:
         return own[0]
-    return merged(numbers(whole, thresholds, estimator=estimator), own, parts)
+    return merged(pooled_numbers(whole, thresholds, estimator=estimator), own, parts)
 
 
 def _pairs(before: Side, after: Side) -> Sequence[tuple[ModelKey, ModelKey]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from phasewatch.core.diagnosis.peers import Peer, compare
 from phasewatch.core.diagnosis.progress import Held, hold
 from phasewatch.core.diagnosis.verdicts import LIVENESS
-from phasewatch.core.measures.numbers import numbers
+from phasewatch.core.measures.numbers import pooled_numbers
 from phasewatch.core.measures.window import fleet_window
 from phasewatch.core.model import Cause, EngineKey, EngineReport, Fault, ModelReport, Numbers, Window
 from phasewatch.core.report.measure_table import merged
@@ -110,7 +110,9 @@ def _numbers(
         parts = [windows[engine.key][seconds][0] for engine in engines]
         whole = fleet_window(parts)
         if whole is not None:
-            pooled = numbers(whole, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator)
+            pooled = pooled_numbers(
+                whole, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator
+            )
             figures[seconds] = merged(pooled, [engine.windows[seconds] for engine in engines], parts)
     return figures
 

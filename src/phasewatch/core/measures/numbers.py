@@ -1,6 +1,7 @@
 """Window -> Numbers: every figure that the document and the gauges show. Unknown is None, nothing is judged."""
 
 from math import inf
+from typing import Any
 
 from phasewatch.core.measures.histogram import edges, in_buckets, mean
 from phasewatch.core.measures.phases import computed_prompt_tokens, count_of, mean_of, phases, prefill_time_ratio
@@ -21,27 +22,46 @@ def numbers(
     seconds_per_prompt_token: float | None = None,
     step_seconds: float | None = None,
 ) -> Numbers:
-    """All figures of one window. stall_seconds: gaps longer than this are stalls (objective itl_stall).
+    """All figures of one window of one engine. stall_seconds: gaps longer than this are stalls (objective itl_stall).
 
     seconds_per_prompt_token, step_seconds: of the engine's own past, where it has any (phases.prefill_time_ratio).
     """
+    return Numbers(
+        **_added(window, thresholds, stall_seconds, estimator),
+        queue=Queue(**_flow(window), **_own_flow(window)),
+        kv_cache=_kv_cache(window),
+        prefill_time_ratio=prefill_time_ratio(window, seconds_per_prompt_token, step_seconds),
+    )
+
+
+def pooled_numbers(
+    window: Window, thresholds: Thresholds, *, stall_seconds: float = 1.0, estimator: Estimator = "sums"
+) -> Numbers:
+    """Of several engines' windows as one: what follows from their buckets and counters added up. All else is each
+    engine's own."""
+    return Numbers(
+        **_added(window, thresholds, stall_seconds, estimator),
+        queue=Queue(**_flow(window)),
+        kv_cache=KvCache(preemptions_per_second=_rate(window, "preemptions")),
+    )
+
+
+def _added(window: Window, thresholds: Thresholds, stall_seconds: float, estimator: Estimator) -> dict[str, Any]:
+    """The fields of Numbers that are of buckets and counters only."""
     tpot = _tpot(window, estimator)
     ttft, itl, e2e = (_latency(window, family, estimator) for family in ("ttft", "itl", "e2e"))
     fit_together((ttft, itl, tpot, e2e))
-    return Numbers(
-        window_seconds=window.seconds,
-        ttft_seconds=ttft,
-        itl_seconds=itl,
-        tpot_seconds=tpot,
-        e2e_seconds=e2e,
-        itl_stalled_ratio=stalled_ratio(window.histograms.get("itl"), stall_seconds),
-        phases=phases(window, thresholds),
-        queue=_queue(window),
-        kv_cache=_kv_cache(window),
-        tokens=_tokens(window, tpot.mean),
-        prefill_time_ratio=prefill_time_ratio(window, seconds_per_prompt_token, step_seconds),
-        speculation=_speculation(window),
-    )
+    return {
+        "window_seconds": window.seconds,
+        "ttft_seconds": ttft,
+        "itl_seconds": itl,
+        "tpot_seconds": tpot,
+        "e2e_seconds": e2e,
+        "itl_stalled_ratio": stalled_ratio(window.histograms.get("itl"), stall_seconds),
+        "phases": phases(window, thresholds),
+        "tokens": _tokens(window, tpot.mean),
+        "speculation": _speculation(window),
+    }
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
@@ -109,27 +129,33 @@ def _per(value: float | None, whole: float | None) -> float | None:
     return None if value is None or not whole else amount(value / whole)
 
 
-def _queue(window: Window) -> Queue:
-    seconds, gauges = window.seconds, window.gauges
-    running, waiting = gauges.get("running"), gauges.get(waiting_for_capacity(window))
-    deferred, all_waiting = gauges.get("waiting_deferred"), gauges.get("waiting")
-    first = window.histograms["ttft"].count if "ttft" in window.histograms else None
+def _flow(window: Window) -> dict[str, Any]:
+    """The fields of Queue that are of buckets, counters and the requests that wait now."""
     wait, censored = expected_wait(window)
+    return {
+        "admissions_per_second": _per(
+            window.histograms["ttft"].count if "ttft" in window.histograms else None, window.seconds
+        ),
+        "expected_wait_seconds": wait,
+        "expected_wait_censored": censored,
+        "failed_per_second": _per(failures(window), window.seconds),
+    }
+
+
+def _own_flow(window: Window) -> dict[str, Any]:
+    """The fields of Queue that are of one engine's pages in time."""
+    gauges, capacity = window.gauges, waiting_for_capacity(window)
+    running, waiting, deferred = (gauges.get(name) for name in ("running", "waiting", "waiting_deferred"))
     gave_up, before_first = gave_up_ratios(window)
-    failed = failures(window)
-    return Queue(
-        running=None if running is None else running.last,
-        waiting=None if all_waiting is None else all_waiting.last,
-        waiting_deferred=None if deferred is None else deferred.last,
-        growth_per_second=None if waiting is None else slope(window, waiting_for_capacity(window)),
-        arrivals_per_second=arrivals_per_second(window),
-        admissions_per_second=_per(first, seconds),
-        expected_wait_seconds=wait,
-        expected_wait_censored=censored,
-        gave_up_ratio=gave_up,
-        gave_up_before_first_token_ratio=before_first,
-        failed_per_second=_per(failed, seconds),
-    )
+    return {
+        "running": None if running is None else running.last,
+        "waiting": None if waiting is None else waiting.last,
+        "waiting_deferred": None if deferred is None else deferred.last,
+        "growth_per_second": slope(window, capacity) if capacity in gauges else None,
+        "arrivals_per_second": arrivals_per_second(window),
+        "gave_up_ratio": gave_up,
+        "gave_up_before_first_token_ratio": before_first,
+    }
 
 
 def expected_wait(window: Window) -> tuple[float | None, bool | None]:

@@ -29,9 +29,11 @@ def steady(window: Window, thresholds: Thresholds) -> bool:
     waited longer than those who finish.
     """
     first, finished = count_of(window, "ttft"), count_of(window, "e2e")
-    queued = sum(step.after.get("waiting", 0.0) - step.before.get("waiting", 0.0) for step in window.steps)
     most = thresholds.steady_difference * max(first, finished)
-    return min(first, finished) >= _ENOUGH_FOR_FRONTEND and abs(first - finished) <= most and abs(queued) <= most
+    if min(first, finished) < _ENOUGH_FOR_FRONTEND or abs(first - finished) > most:
+        return False
+    queued = sum([step.after.get("waiting", 0.0) - step.before.get("waiting", 0.0) for step in window.steps])
+    return abs(queued) <= most
 
 
 def frontend_seconds(window: Window, thresholds: Thresholds) -> float | None:
