@@ -6,7 +6,8 @@ from prometheus_client import utils
 
 from phasewatch.core.report.families import SeriesFamily
 
-_number: Callable[[float], str] = utils.floatToGoString
+_in_go: Callable[[float], str] = utils.floatToGoString
+_PLAIN = 1e6  # from here on Go writes an exponent where Python does not
 
 
 def metrics_page(families: Iterable[SeriesFamily], *, openmetrics: bool) -> bytes:
@@ -15,7 +16,12 @@ def metrics_page(families: Iterable[SeriesFamily], *, openmetrics: bool) -> byte
     for family in families:
         lines += _openmetrics_head(family) if openmetrics else _text_head(family)
         name, names = family.name, family.names
-        lines += [f"{name}{labels.text(names, values)} {_number(value)}" for labels, values, value in family.samples]
+        lines += [
+            f"{name}{labels.text(names, values)} {value!r}"
+            if value < _PLAIN
+            else f"{name}{labels.text(names, values)} {_in_go(value)}"
+            for labels, values, value in family.samples
+        ]
     lines += ["# EOF", ""] if openmetrics else [""]
     return "\n".join(lines).encode()
 

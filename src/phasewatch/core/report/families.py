@@ -8,6 +8,7 @@ as the same.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import inf
 from typing import Any, TypeVar
 
@@ -228,5 +229,6 @@ def _families(
             yield SeriesFamily(f"{prefix}{row.name}", kind, unit, row.help, row.labels, samples)
 
 
+@lru_cache(4096)  # label values repeat; those of targets and models may come and go
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -7,6 +7,7 @@ gauges, the merging of a model's engines, what the terminal and the web page say
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
 from phasewatch.core.measures.quantile import PERCENTILES
@@ -97,9 +98,10 @@ class Measure:
     said: Said | None = None
     exported: Literal["windows", "once", "no"] = "windows"
     labels: Mapping[str, str] = field(default_factory=dict)
+    of: Callable[[Numbers], Any] = field(init=False, repr=False, compare=False)
 
-    def of(self, numbers: Numbers) -> Any:
-        return value_at(numbers, self.path)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of", _reader(self.path))
 
     @property
     def vllm(self) -> tuple[str, ...]:
@@ -108,12 +110,17 @@ class Measure:
         return tuple(dict.fromkeys(f"vllm:{row.names[0]}" if row.prefixed else row.names[0] for row in rows))
 
 
+def _reader(path: str) -> Callable[[Numbers], Any]:
+    """What reads it; None where the part that has it is None."""
+    place, _, name = path.rpartition(".")
+    if not place:
+        return attrgetter(name)
+    part, value = attrgetter(place), attrgetter(name)
+    return lambda numbers: None if (there := part(numbers)) is None else value(there)
+
+
 def value_at(numbers: Numbers, path: str) -> Any:
-    """None as soon as a part of the path is None."""
-    value: Any = numbers
-    for name in path.split("."):
-        value = None if value is None else getattr(value, name)
-    return value
+    return _reader(path)(numbers)
 
 
 def _row(name: str, path: str, unit: Unit, signals: str, merge: Merge, what: str, said: Said | None = None) -> Measure:
@@ -311,8 +318,13 @@ def one(read: Callable[[T], float | None]) -> Callable[[T], Samples]:
 
 def enum(members: Iterable[str], read: Callable[[T], str | None]) -> Callable[[T], Samples]:
     """0 or 1 for every member of a closed set."""
-    names = tuple(members)
-    return lambda subject: [((name,), float(name == read(subject))) for name in names]
+    names = tuple((name,) for name in members)
+
+    def samples(subject: T) -> Samples:
+        there = (read(subject),)
+        return [(name, 1.0 if name == there else 0.0) for name in names]
+
+    return samples
 
 
 def observed(count: int, signal: str, missing: Iterable[str]) -> int | None:
@@ -320,11 +332,19 @@ def observed(count: int, signal: str, missing: Iterable[str]) -> int | None:
     return None if count == 0 and signal in missing else count
 
 
-def _value(measure: Measure, windowed: Windowed) -> float | None:
-    value: float | None = measure.of(windowed.numbers)
-    if measure.unit == "count" and value is not None:
-        return observed(int(value), measure.signals[0], windowed.missing)
-    return value
+Read = Callable[[Windowed], float | None]
+
+
+def _read(measure: Measure) -> Read:
+    of, signal = measure.of, measure.signals[0]
+    if measure.unit != "count":
+        return lambda windowed: of(windowed.numbers)
+
+    def count(windowed: Windowed) -> float | None:
+        value = of(windowed.numbers)
+        return None if value is None else observed(int(value), signal, windowed.missing)
+
+    return count
 
 
 _WHEN = {"windows": "Over the window in label window", "once": "At the last scrape"}
@@ -338,10 +358,10 @@ def _gauges(exported: Literal["windows", "once"]) -> Iterable[SeriesRow[Windowed
     for name, measures in by_name.items():
         first = measures[0]
         text = f"{first.help}. {_WHEN[exported]}, from {', '.join(first.vllm)}."
-        reads = [(tuple(measure.labels.values()), measure) for measure in measures]
+        reads = [(tuple(measure.labels.values()), _read(measure)) for measure in measures]
 
-        def samples(windowed: Windowed, reads: Sequence[tuple[tuple[str, ...], Measure]] = tuple(reads)) -> Samples:
-            return [(labels, _value(measure, windowed)) for labels, measure in reads]
+        def samples(windowed: Windowed, reads: Sequence[tuple[tuple[str, ...], Read]] = tuple(reads)) -> Samples:
+            return [(labels, read(windowed)) for labels, read in reads]
 
         yield SeriesRow(name, text, samples, tuple(first.labels), first.unit, first)
 
