@@ -101,7 +101,8 @@ class Step:
     """What changed between two good pages of one engine: the intervals a Window is made of.
 
     start, end: seconds on the pages' clock. running, waiting and the other gauges are the values at both ends. pages:
-    both, where all counters and histograms of one went on in the other; else None.
+    both, where all counters and histograms of one went on in the other; else None. batch: what follows from these,
+    once asked for (measures.phases).
     """
 
     start: float
@@ -112,6 +113,7 @@ class Step:
     histograms: Mapping[str, Histogram]
     restarted: bool
     pages: tuple[Snapshot, Snapshot] | None = field(default=None, repr=False)
+    batch: float | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def seconds(self) -> float:

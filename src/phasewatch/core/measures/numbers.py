@@ -175,11 +175,13 @@ def in_flight_change(window: Window) -> float | None:
     """By how much running + waiting grew over the window; None where a page lacks either. What a restart threw away
     did not finish: only those that the new process has count since then."""
     names = ("running", "waiting")
-    # Both ends of every step: a model's steps are of several engines, none of which goes on where another ended.
-    if not all(name in page for name in names for one in window.steps for page in (one.before, one.after)):
+    nobody = dict.fromkeys(names, 0.0)
+    before = [nobody if one.restarted else one.before for one in window.steps]
+    try:
+        changes = [one.after[name] - old[name] for one, old in zip(window.steps, before, strict=True) for name in names]
+    except KeyError:
         return None
-    before = [one.before if not one.restarted else dict.fromkeys(names, 0.0) for one in window.steps]
-    return sum(one.after[name] - old[name] for one, old in zip(window.steps, before, strict=True) for name in names)
+    return sum(changes)
 
 
 def arrivals_per_second(window: Window) -> float | None:

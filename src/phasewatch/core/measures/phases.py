@@ -92,12 +92,16 @@ def prompt_steps(window: Window) -> float | None:
 
 def _largest_batch(window: Window) -> float:
     """The most streams a step served on average in any interval: scrapes alone miss short-lived requests."""
-    most = 0.0
-    for one in window.steps:
-        itl, iterations = one.histograms.get("itl"), one.histograms.get("iteration_tokens")
-        if itl is not None and iterations is not None and iterations.counts[-1]:
-            most = max(most, itl.counts[-1] / iterations.counts[-1])
-    return most
+    return max([_batch(one) if one.batch is None else one.batch for one in window.steps], default=0.0)
+
+
+def _batch(step: Step) -> float:
+    """0 where it is unknown."""
+    itl, iterations = step.histograms.get("itl"), step.histograms.get("iteration_tokens")
+    known = itl is not None and iterations is not None and iterations.counts[-1]
+    batch = itl.counts[-1] / iterations.counts[-1] if known and itl and iterations else 0.0
+    object.__setattr__(step, "batch", batch)  # the step itself stays what it is
+    return batch
 
 
 def shared(window: Window | Step) -> bool:

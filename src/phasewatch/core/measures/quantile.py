@@ -1,6 +1,7 @@
 """Percentiles of a window's histogram, each with the bounds between which the true value lies."""
 
 from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from phasewatch.core.measures import percentile_fit as sums
 from phasewatch.core.measures.histogram import edges, mean, merge, monotonic, rank_bucket
@@ -20,23 +21,33 @@ def estimate(h: Histogram, q: float) -> Estimate | None:
     are that bucket's edges: the observation of rank ceil(q x count) lies in (low, high]. Past the last finite edge
     value is that edge, a lower bound, and high is None. A histogram of nothing but +Inf says nothing: None.
     """
-    return _interpolated(h, monotonic(h), q)
+    found = _interpolated(h, monotonic(h), q)
+    return None if found is None else Estimate(*found)
 
 
-def _interpolated(h: Histogram, counts: Sequence[float], q: float) -> Estimate | None:
+class _Plain(NamedTuple):
+    """What an Estimate is made of, in the order of its fields."""
+
+    value: float
+    low: float
+    high: float | None
+    censored: Literal["below_first_edge", "above_last_edge"] | None
+
+
+def _interpolated(h: Histogram, counts: Sequence[float], q: float) -> _Plain | None:
     """counts: h's, never falling."""
     at = rank_bucket(counts, q)
     if at is None or len(h.bounds) < 2:
         return None
     low, high = edges(h, at)
     if at == len(h.bounds) - 1:
-        return Estimate(low, low, None, "above_last_edge")
+        return _Plain(low, low, None, "above_last_edge")
     if at == 0 and high <= 0:
-        return Estimate(high, low, high, "below_first_edge")
+        return _Plain(high, low, high, "below_first_edge")
     below = counts[at - 1] if at else 0.0
     # The order of the operations is PromQL's: another one differs in the last digit.
     value = low + (high - low) * ((q * counts[-1] - below) / (counts[at] - below))
-    return Estimate(value, low, high, None if at else "below_first_edge")
+    return _Plain(value, low, high, None if at else "below_first_edge")
 
 
 class _Fit:
@@ -78,12 +89,13 @@ class _BySums(Estimate):
     interpolated: float
     which: int
 
-    def __init__(self, plain: Estimate, fit: _Fit, which: int) -> None:
+    def __init__(self, plain: _Plain, fit: _Fit, which: int) -> None:
         keep = object.__setattr__  # as a frozen dataclass does
-        keep(self, "low", plain.low)
-        keep(self, "high", plain.high)
-        keep(self, "censored", plain.censored)
-        keep(self, "interpolated", plain.value)
+        value, low, high, censored = plain
+        keep(self, "low", low)
+        keep(self, "high", high)
+        keep(self, "censored", censored)
+        keep(self, "interpolated", value)
         keep(self, "fit", fit)
         keep(self, "which", which)
 
@@ -139,7 +151,8 @@ def latency(h: Histogram, parts: Parts | None = None) -> Latency:
 def _estimates(h: Histogram, parts: Parts | None, qs: tuple[float, ...]) -> list[Estimate | None]:
     counts = monotonic(h)
     plain = [_interpolated(h, counts, q) for q in qs]
-    if parts is None:
-        return plain
-    fit = _Fit(parts, qs)
-    return [one if one is None or one.high is None else _BySums(one, fit, which) for which, one in enumerate(plain)]
+    fit = None if parts is None else _Fit(parts, qs)
+    return [
+        None if one is None else Estimate(*one) if fit is None or one.high is None else _BySums(one, fit, which)
+        for which, one in enumerate(plain)
+    ]

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
-from operator import sub
+from itertools import chain
+from operator import is_not, sub
 from typing import Generic, TypeVar, overload
 
 from phasewatch.core.measures.histogram import increase, merge
@@ -239,10 +239,11 @@ def window(steps: Sequence[Step], rows: Callable[[str], Rows | None] | None = No
 
 def _ends(steps: Sequence[Step]) -> tuple[Snapshot, Snapshot] | None:
     """The first and the last page, where everything went on between them; else None."""
-    pages = [one.pages for one in steps]
-    if any(after is None or before is None or before[1] is not after[0] for before, after in pairwise(pages)):
+    pages = [one.pages for one in steps if one.pages is not None]
+    if len(pages) < len(steps):
         return None
-    return None if pages[0] is None or pages[-1] is None else (pages[0][0], pages[-1][1])
+    befores, afters = zip(*pages, strict=True)
+    return None if any(map(is_not, afters, befores[1:])) else (befores[0], afters[-1])
 
 
 def since(steps: Iterable[Step], start: float) -> tuple[Step, ...]:
