@@ -5,10 +5,10 @@ It survives restarts of the engine: that is when flags change, and the compariso
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, islice
+from itertools import chain, combinations, islice, takewhile
 from math import ceil, exp, floor, log
 from operator import attrgetter, itemgetter
 from statistics import mean, median
@@ -65,6 +65,33 @@ class Moment:
     seconds_per_prompt_token: float | None
 
 
+class _Kept:
+    """The last paces of a kind, by the minute in which they ended."""
+
+    __slots__ = ("minutes", "paces")
+
+    def __init__(self) -> None:
+        self.paces: deque[Pace] = deque()
+        self.minutes: dict[int, list[Pace]] = {}
+
+    def add(self, pace: Pace) -> None:
+        if len(self.paces) == _REMEMBERED_PACES:
+            minute = _minute_of(self.paces.popleft().at)
+            del self.minutes[minute][0]
+            if not self.minutes[minute]:
+                del self.minutes[minute]
+        self.paces.append(pace)
+        self.minutes.setdefault(_minute_of(pace.at), []).append(pace)
+
+    def until(self, before: float) -> Iterator[tuple[int, Sequence[Pace]]]:
+        """Each minute with those of its paces that ended by then."""
+        for minute, paces in self.minutes.items():
+            if paces[-1].at <= before:
+                yield minute, paces
+            elif paces[0].at <= before:
+                yield minute, [pace for pace in paces if pace.at <= before]
+
+
 class Past:
     """A bounded memory. Windows that overlap the one being judged are not its past."""
 
@@ -76,8 +103,12 @@ class Past:
         self._alone: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_WINDOWS)
         self._looked_up: dict[tuple[float, float], float | None] = {}
         self._step_seconds: dict[bool | None, float | None] = {}
-        self._paces: dict[Load, deque[Pace]] = {}
-        self._unloaded: deque[Pace] = deque(maxlen=_REMEMBERED_PACES)
+        self._paces: dict[Load, _Kept] = {}
+        self._unloaded = _Kept()
+        # Of the loads that a load is compared with; and of some loads' paces, how many each minute has, when the last
+        # of them ended, and their median.
+        self._alike: dict[tuple[Load, bool], tuple[Load, ...]] = {}
+        self._medians: dict[Hashable, dict[int, tuple[int, float, float]]] = {}
         self._admitted: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_PACES)  # first tokens, prompt tokens
         self._now: Moment | None = None
         self._fresh = 0
@@ -127,9 +158,11 @@ class Past:
     def step_seconds(self, *, speculating: bool | None = None) -> float | None:
         """A decode step at running <= 2."""
         if speculating not in self._step_seconds:
-            self._step_seconds[speculating] = _usual(
-                one for one in self._unloaded if speculating in (None, one.speculating)
-            )
+            minutes: Mapping[int, Sequence[Pace]] = self._unloaded.minutes
+            if speculating is not None:
+                alike = {at: [one for one in paces if one.speculating == speculating] for at, paces in minutes.items()}
+                minutes = {at: paces for at, paces in alike.items() if paces}
+            self._step_seconds[speculating] = _usual(self._best_minute(speculating, minutes))
         return self._step_seconds[speculating]
 
     def view(self, now: Moment, steps: Sequence[Step]) -> "PastView":
@@ -138,7 +171,11 @@ class Past:
 
     def compared(self, now: Moment, before: float, *, shorter: bool) -> tuple[float | None, float, float | None]:
         """`_reference` of the paces since `before`; of the window's own where those are few."""
-        paces = [pace for known in self._paces.values() for pace in known if pace.at > before]
+        paces = [
+            pace
+            for kept in self._paces.values()
+            for pace in reversed([*takewhile(lambda pace: pace.at > before, reversed(kept.paces))])
+        ]
         if len(paces) < _ENOUGH_STEPS:
             paces = [] if now.pace is None else [_of_window(now, now.pace)]
         return self._reference(paces, before, shorter=shorter)
@@ -151,8 +188,8 @@ class Past:
     def _reference(
         self, paces: Sequence[Pace], before: float, *, shorter: bool
     ) -> tuple[float | None, float, float | None]:
-        """(how many times slower than before at the same loads, how many times slower intervals could be then, the
-        contexts of then)."""
+        """(how many times slower than before at the same loads, how many times slower intervals could be then, where
+        contexts are shorter the median of them)."""
         by_load: dict[Load, list[float]] = {}
         for pace in paces:
             by_load.setdefault(self._load(pace), []).append(pace.seconds)
@@ -160,19 +197,15 @@ class Past:
         spreads: list[float] = []
         contexts: list[float] = []
         for load, seconds in by_load.items():
-            then = [
-                pace
-                for other, known in self._paces.items()
-                if self._comparable(load, other, shorter=shorter)
-                for pace in known
-                if pace.at <= before
-            ]
-            minute = _best_minute(then)
-            known = [_median(minute) if minute else None, None if shorter else self._extrapolated(load, before)]
+            alike = self._compared_with(load, shorter=shorter)
+            minutes = self._minutes(alike, before)
+            minute = self._best_minute(alike, minutes)
+            known = [_usual(minute), None if shorter else self._extrapolated(load, before)]
             usual = min((one for one in known if one is not None), default=None)
             if usual:
                 ratios.extend(one / usual for one in seconds)
                 spreads.append(self._spread(minute))
+                then = chain.from_iterable(minutes.values()) if shorter else ()
                 contexts.extend(pace.context for pace in then if pace.context is not None)
         if not ratios:
             return None, 1.0, None
@@ -192,14 +225,9 @@ class Past:
         """
         known: dict[int, float] = {}
         for band in {other[0] for other in self._paces if other[0] < load[0] - 1}:
-            then = (
-                pace
-                for other, paces in self._paces.items()
-                if other[0] == band and self._comparable((band, *load[1:]), other, shorter=False)
-                for pace in paces
-                if pace.at <= before
-            )
-            usual = _usual(then)
+            alike = self._compared_with((band, *load[1:]), shorter=False)
+            alike = tuple(other for other in alike if other[0] == band)
+            usual = _usual(self._best_minute(alike, self._minutes(alike, before)))
             if usual is not None:
                 known[band] = usual
         wanted = exp(load[0] * self._width)
@@ -211,6 +239,39 @@ class Past:
                 lines.append(known[high] + slope * (wanted - large))
         return min(lines, default=None)
 
+    def _compared_with(self, load: Load, *, shorter: bool) -> tuple[Load, ...]:
+        key = load, shorter
+        if key not in self._alike:
+            self._alike[key] = tuple(other for other in self._paces if self._comparable(load, other, shorter=shorter))
+        return self._alike[key]
+
+    def _minutes(self, loads: Sequence[Load], before: float) -> Mapping[int, Sequence[Pace]]:
+        """The paces of these loads that ended by then, by the minute."""
+        minutes: dict[int, list[Pace]] = {}
+        for load in loads:
+            for minute, paces in self._paces[load].until(before):
+                minutes.setdefault(minute, []).extend(paces)
+        return minutes
+
+    def _best_minute(self, of: Hashable, minutes: Mapping[int, Sequence[Pace]]) -> list[Pace]:
+        """The paces of one of the best minutes, ascending; empty without two in any minute. Minutes, by their medians,
+        since prompts are booked whole in the interval in which they end: single intervals err either way.
+
+        of: whose they are. Most minutes are as they were when it was last asked.
+        """
+        known, now = self._medians.get(of, {}), dict[int, tuple[int, float, float]]()
+        for minute, paces in minutes.items():
+            if len(paces) < _ENOUGH:
+                continue
+            size, end = len(paces), paces[-1].at
+            was = known.get(minute)
+            now[minute] = was if was is not None and was[:2] == (size, end) else (size, end, _median(paces))
+        self._medians[of] = now
+        ordered = sorted(now, key=lambda minute: now[minute][2])
+        if not ordered:
+            return []
+        return sorted(minutes[ordered[int(_LOW * (len(ordered) - 1))]], key=attrgetter("seconds"))
+
     @staticmethod
     def _comparable(load: Load, other: Load, *, shorter: bool) -> bool:
         """Neighbouring bands are the same load; three bands below is about half."""
@@ -219,10 +280,15 @@ class Past:
         return other[1] <= load[1] - _TWICE if shorter else abs(load[1] - other[1]) <= 1
 
     def _add(self, pace: Pace) -> None:
-        self._paces.setdefault(self._load(pace), deque(maxlen=_REMEMBERED_PACES)).append(pace)
+        load = self._load(pace)
+        if load not in self._paces:
+            self._paces[load] = _Kept()
+            self._alike.clear()
+            self._medians.clear()
+        self._paces[load].add(pace)
 
     def _add_unloaded(self, pace: Pace) -> None:
-        self._unloaded.append(pace)
+        self._unloaded.add(pace)
         self._step_seconds.clear()
 
     def _load(self, pace: Pace) -> Load:
@@ -331,14 +397,8 @@ def _of_window(moment: Moment, pace: float) -> Pace:
     return Pace(moment.at, moment.batch, moment.context, pace, _APART_SECONDS, moment.speculating)
 
 
-def _best_minute(paces: Iterable[Pace]) -> list[Pace]:
-    """The paces of one of the best minutes, ascending; empty without two in any minute. Minutes, by their medians,
-    since prompts are booked whole in the interval in which they end: single intervals err either way."""
-    minutes: dict[int, list[Pace]] = {}
-    for pace in paces:
-        minutes.setdefault(int(pace.at // _MINUTE), []).append(pace)
-    known = sorted((one for one in minutes.values() if len(one) >= _ENOUGH), key=_median)
-    return sorted(known[int(_LOW * (len(known) - 1))], key=attrgetter("seconds")) if known else []
+def _minute_of(at: float) -> int:
+    return int(at // _MINUTE)
 
 
 def _median(paces: Iterable[Pace]) -> float:
@@ -347,8 +407,7 @@ def _median(paces: Iterable[Pace]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _usual(paces: Iterable[Pace]) -> float | None:
-    minute = _best_minute(paces)
+def _usual(minute: Sequence[Pace]) -> float | None:
     return _median(minute) if minute else None
 
 
