@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from phasewatch.core import settings as core
 from phasewatch.core.durations import format_duration
 from phasewatch.service.config_sections import Config, LimitsSection
+from phasewatch.service.discovery import TARGETS_VARIABLE, Given, discovered
 from phasewatch.service.yamlfile import FileError, Loc, YamlFile, complaints, read_yaml
 
 # Edges of vLLM's own histograms, 0.8.5 to 0.33; operators may override them since 0.32, so they serve for advice only.
@@ -21,9 +22,6 @@ DEFAULT_EDGES: Mapping[str, tuple[float, ...]] = {
     "tpot": (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
     "e2e": (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
 }  # fmt: skip
-
-# Read where the file names no targets.
-TARGETS_VARIABLE = "VLLM_TARGETS"
 
 
 class ConfigError(FileError):
@@ -50,13 +48,15 @@ class _Layers:
 def _layers(path: Path | None, flags: Mapping[str, object], env: Mapping[str, str]) -> _Layers:
     try:
         file = read_yaml(path) if path is not None else YamlFile("configuration", {}, None)
+        found = discovered(Given(file.data, None if path is None else path.parent, env))
     except FileError as error:
         raise ConfigError(*error.lines) from None
     data = dict(file.data)
     origin: dict[Loc, str] = {}
-    if not data.get("targets") and (urls := [url.strip() for url in env.get(TARGETS_VARIABLE, "").split(",")]) != [""]:
-        data["targets"] = [url for url in urls if url]
-        origin["targets",] = TARGETS_VARIABLE
+    listed = data.get("targets") or []
+    if found and isinstance(listed, list):
+        data["targets"] = [*listed, *(one.target for one in found)]
+        origin |= {("targets", len(listed) + number): one.where for number, one in enumerate(found)}
     for key, value in flags.items():
         section, _, entry = key.rpartition(".")
         if value is not None and isinstance(data.get(section) or {}, dict):
@@ -71,7 +71,7 @@ def load_config(
     """The configuration of `path` (None: no file), flags over the file over the defaults.
 
     flags: values by dotted key, such as {"web.listen_address": ":9321"}; None is not given. env: where VLLM_TARGETS
-    is looked up when the file has no targets. Raises ConfigError that names every mistake.
+    is looked up when nothing else names a target. Raises ConfigError that names every mistake.
     """
     layers = _layers(path, flags or {}, os.environ if env is None else env)
     return _validated(layers)
