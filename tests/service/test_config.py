@@ -91,8 +91,10 @@ def test_the_shipped_file_shows_the_defaults_and_needs_only_targets() -> None:
 
 def test_every_example_in_the_shipped_file_works(tmp_path: Path) -> None:
     examples = re.sub(r"^#(?! \S)", "", SHIPPED.read_text(), flags=re.MULTILINE)
+    (tmp_path / "targets").mkdir()
+    (tmp_path / "targets" / "more.json").write_text('[{"targets": ["vllm-2:8000"]}]')
     config = load(tmp_path, examples)
-    assert [target.target().name for target in config.targets] == ["vllm-0:8000", "vllm-1"]
+    assert [target.target().name for target in config.targets] == ["vllm-0:8000", "vllm-1", "vllm-2:8000"]
     assert config.targets[1].bearer_token_file == tmp_path / "vllm-token"
     assert config.settings().objectives.limits["e2e_p99"] == Limit(60, 60)
     assert config.settings().objectives.of("meta-llama/Llama-3.1-8B-Instruct") == {

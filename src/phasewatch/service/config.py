@@ -37,12 +37,12 @@ class _Layers:
     origin: Mapping[Loc, str]
 
     def line(self, loc: Loc, message: str) -> str:
-        source = next((name for place, name in self.origin.items() if loc[: len(place)] == place), None)
-        number, path = self.file.place(loc)
-        if source is not None:
-            return f"{source}: {message}"
-        where = self.file.name if self.file.root is None else f"{self.file.name}:{number}"
-        return f"{where}: {path}: {message}" if path else f"{where}: {message}"
+        source = next((place for place in self.origin if loc[: len(place)] == place), None)
+        if source is None:
+            return self.file.told(loc, message)
+        # Whoever only writes an address has written no key for it.
+        below = ".".join(str(part) for part in loc[len(source) :] if part != "url")
+        return f"{self.origin[source]}: {below}: {message}" if below else f"{self.origin[source]}: {message}"
 
 
 def _layers(path: Path | None, flags: Mapping[str, object], env: Mapping[str, str]) -> _Layers:

@@ -138,6 +138,25 @@ def _distinct(targets: tuple[TargetSection, ...]) -> tuple[TargetSection, ...]:
     return targets
 
 
+class FileSdSection(_Section):
+    """Files in the format of Prometheus' file_sd_configs; the last part of a path may hold *."""
+
+    files: Annotated[tuple[FilePath, ...], Field(min_length=1)]
+
+
+class TargetsFromSection(_Section):
+    """One key a way (service/discovery.py); exactly one of them in an entry."""
+
+    file_sd: FileSdSection | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "TargetsFromSection":
+        ways = tuple(type(self).model_fields)
+        if sum(getattr(self, way) is not None for way in ways) != 1:
+            raise ValueError(f"must name one way to find targets; use {' or '.join(ways)}")
+        return self
+
+
 class ScrapeSection(_Section):
     """Times in seconds. timeout: the whole of one scrape, over before the next begins."""
 
@@ -270,6 +289,7 @@ class Config(_Section):
     targets: Annotated[
         tuple[Annotated[TargetSection, BeforeValidator(_short_form)], ...], AfterValidator(_distinct)
     ] = ()
+    targets_from: tuple[TargetsFromSection, ...] = ()
     scrape: ScrapeSection = ScrapeSection()
     windows: Annotated[tuple[WindowLength, ...], Field(min_length=1, max_length=6)] = core.Settings().windows
     estimator: core.Estimator = core.Settings().estimator

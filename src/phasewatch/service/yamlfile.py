@@ -33,11 +33,17 @@ class ProblemsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class YamlFile:
-    """data: what the file says, an empty mapping where it says nothing. root: the same with line marks."""
+    """data: what the file says. root: the same with line marks."""
 
     name: str
-    data: dict[Any, Any]
+    data: Any
     root: yaml.Node | None
+
+    def told(self, loc: Loc, message: str) -> str:
+        """FILE:LINE: key.path: message."""
+        line, path = self.place(loc)
+        where = self.name if self.root is None else f"{self.name}:{line}"
+        return f"{where}: {path}: {message}" if path else f"{where}: {message}"
 
     def place(self, loc: Loc) -> tuple[int, str]:
         """Line (from 1) and written path of the deepest part of `loc` that the file has.
@@ -95,7 +101,18 @@ def _repeated_keys(node: yaml.Node | None) -> Iterator[tuple[int, str, int]]:
 
 
 def read_yaml(path: Path) -> YamlFile:
-    """Raises FileError: missing, unreadable, no YAML, not a mapping, or a duplicate key."""
+    """A mapping, an empty one where the file says nothing. Raises FileError: as read_any, or not a mapping."""
+    file = read_any(path)
+    if file.data is None:
+        return YamlFile(file.name, {}, None)
+    if not isinstance(file.data, dict):
+        must = f"must be a mapping (key: value), not {kind(file.data)}"
+        raise FileError(f"{file.name}:1: {must}; see config/phasewatch.yml")
+    return file
+
+
+def read_any(path: Path) -> YamlFile:
+    """Raises FileError: missing, unreadable, no YAML, or a duplicate key."""
     name = str(path)
     try:
         with path.open("rb") as file:
@@ -134,10 +151,6 @@ def read_yaml(path: Path) -> YamlFile:
                 for line, key, before in repeated
             )
         )
-    if data is None:
-        return YamlFile(name, {}, None)
-    if not isinstance(data, dict):
-        raise FileError(f"{name}:1: must be a mapping (key: value), not {kind(data)}; see config/phasewatch.yml")
     return YamlFile(name, data, root)
 
 
