@@ -83,7 +83,7 @@ def test_the_environment_is_asked_only_where_nothing_else_names_a_target(tmp_pat
         ("- targets: ['a:99999']\n", "sd.yml:1: [0].targets[0]: a:99999: "),
         (
             "- targets: [a:1]\n  labels: {engine: x}\n",
-            "sd.yml:1: [0].targets[0]: a:1: is a label that phasewatch or Prometheus sets itself; choose another name",
+            "sd.yml:1: [0].targets[0]: a:1: labels.engine: is a label that phasewatch or Prometheus sets itself",
         ),
     ],
 )
