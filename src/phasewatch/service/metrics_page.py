@@ -16,12 +16,18 @@ def metrics_page(families: Iterable[SeriesFamily], *, openmetrics: bool) -> byte
     for family in families:
         lines += _openmetrics_head(family) if openmetrics else _text_head(family)
         name, names = family.name, family.names
-        lines += [
-            f"{name}{labels.text(names, values)} {value!r}"
-            if value < _PLAIN
-            else f"{name}{labels.text(names, values)} {_in_go(value)}"
-            for labels, values, value in family.samples
-        ]
+        if names:
+            lines += [
+                f"{name}{labels.text(names, values)} {value!r}"
+                if value < _PLAIN
+                else f"{name}{labels.text(names, values)} {_in_go(value)}"
+                for labels, values, value in family.samples
+            ]
+        else:
+            lines += [
+                f"{name}{labels.plain} {value!r}" if value < _PLAIN else f"{name}{labels.plain} {_in_go(value)}"
+                for labels, _, value in family.samples
+            ]
     lines += ["# EOF", ""] if openmetrics else [""]
     return "\n".join(lines).encode()
 

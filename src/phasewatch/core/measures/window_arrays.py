@@ -14,6 +14,7 @@ from phasewatch.core.model import Histogram, Step
 # The work grows with the scrapes; of a long window or a large fleet, neighbours in time are taken together.
 _MOST_STEPS = 60
 _MOST_CELLS = 400_000  # of one pass: some tens of megabytes
+_ENOUGH_TOGETHER = 32  # windows, of which a pass takes longer than it takes to begin one
 _ROOM = 32  # rows that are kept free
 
 
@@ -125,11 +126,13 @@ def tells(one: Rows | None) -> bool:
 
 
 def batches(windows: Sequence[tuple[int, Rows]]) -> Iterator[Sequence[tuple[int, Rows]]]:
-    """Windows in the order of their length: as many together as stay within `_MOST_CELLS`."""
+    """Windows in the order of their length: as many together as stay within `_MOST_CELLS`, and do not grow by padding
+    to more than twice their size where they are enough for a pass of their own."""
     first = 0
     for at, (_, one) in enumerate(windows):
-        cells = min(len(one.rows), _MOST_STEPS) * len(one.bounds)
-        if at > first and (at - first + 1) * cells > _MOST_CELLS:
+        steps, together = min(len(one.rows), _MOST_STEPS), at - first
+        full = (together + 1) * steps * len(one.bounds) > _MOST_CELLS
+        if together and (full or (together >= _ENOUGH_TOGETHER and steps > 2 * len(windows[first][1].rows))):
             yield windows[first:at]
             first = at
     if windows:

@@ -18,7 +18,7 @@ from prometheus_client.samples import Sample
 from phasewatch.core.durations import format_duration
 from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.core.report.document import encodable, engine_order, missing_everywhere, model_order
-from phasewatch.core.report.measure_table import NOW_ROWS, WINDOW_ROWS, SeriesRow, Windowed, with_estimator
+from phasewatch.core.report.measure_table import NOW_ROWS, WINDOW_ROWS, One, SeriesRow, Windowed, with_estimator
 from phasewatch.core.report.status_table import (
     ENGINE_ROWS,
     LIMIT_ROWS,
@@ -61,7 +61,11 @@ class LabelSet:
     """Labels of one engine, model or target (and window), shared by all its series; they are written out once."""
 
     labels: Labels
+    plain: str = field(init=False)  # all that there are where a series has none of its own
     _written: dict[tuple[str, ...], Callable[[tuple[str, ...]], str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.plain = self._writer(())(())
 
     def text(self, names: tuple[str, ...], values: tuple[str, ...]) -> str:
         """All labels in the order of their names, as a page shows them; names, values: those of one series alone."""
@@ -217,12 +221,20 @@ def _families(
     for row in rows:
         # A gauge above this is a creation time read as a value, or a division by almost nothing.
         most = inf if row.name.endswith(("_timestamp_seconds", "_total")) else _LARGEST
-        samples = [
-            (labels, values, float(value))
-            for labels, subject in subjects
-            for values, value in row.samples(subject)
-            if value is not None and -inf < value < most
-        ]
+        if isinstance(row.samples, One):
+            read = row.samples.read
+            samples: list[tuple[LabelSet, tuple[str, ...], float]] = [
+                (labels, (), float(value))
+                for labels, subject in subjects
+                if (value := read(subject)) is not None and -inf < value < most
+            ]
+        else:
+            samples = [
+                (labels, values, float(value))
+                for labels, subject in subjects
+                for values, value in row.samples(subject)
+                if value is not None and -inf < value < most
+            ]
         if samples:
             kind = next(kind for kind, suffix in _SUFFIXES.items() if row.name.endswith(suffix))
             unit = next((unit for unit in UNITS if row.name.removesuffix(_SUFFIXES[kind]).endswith(f"_{unit}")), "")

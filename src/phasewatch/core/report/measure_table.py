@@ -311,9 +311,20 @@ class Windowed:
     missing: tuple[str, ...]
 
 
+class One(Generic[T]):
+    """The only sample of a row without labels of its own: what `read` says."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, read: Callable[[T], float | None]) -> None:
+        self.read = read
+
+    def __call__(self, subject: T) -> Samples:
+        return (((), self.read(subject)),)
+
+
 def one(read: Callable[[T], float | None]) -> Callable[[T], Samples]:
-    """The only sample of a row without labels of its own."""
-    return lambda subject: (((), read(subject)),)
+    return One(read)
 
 
 def enum(members: Iterable[str], read: Callable[[T], str | None]) -> Callable[[T], Samples]:
@@ -363,7 +374,8 @@ def _gauges(exported: Literal["windows", "once"]) -> Iterable[SeriesRow[Windowed
         def samples(windowed: Windowed, reads: Sequence[tuple[tuple[str, ...], Read]] = tuple(reads)) -> Samples:
             return [(labels, read(windowed)) for labels, read in reads]
 
-        yield SeriesRow(name, text, samples, tuple(first.labels), first.unit, first)
+        alone = not first.labels
+        yield SeriesRow(name, text, One(_read(first)) if alone else samples, tuple(first.labels), first.unit, first)
 
 
 # Exported for each window, with its label.
