@@ -31,7 +31,7 @@ def urls(config: Config) -> list[str]:
     return [section.target().url for section in config.targets]
 
 
-def test_every_way_of_the_configuration_stands_in_the_table_and_the_environment_comes_last() -> None:
+def test_every_way_has_a_row_and_the_environment_comes_last() -> None:
     assert [way.name for way in DISCOVERY] == [*TargetsFromSection.model_fields, "environment"]
     assert [way.fallback for way in DISCOVERY] == [False] * (len(DISCOVERY) - 1) + [True]
 
