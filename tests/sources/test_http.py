@@ -136,6 +136,14 @@ def test_an_answer_left_half_read_does_not_leak_into_the_next(http_server: Serve
     assert server.connections == 2
 
 
+def test_an_answer_that_nobody_asked_for_is_not_read_as_the_next(http_server: Serve, scraper: Scrape) -> None:
+    page, other = (PAGE.replace(b"3", number) * 4000 for number in (b"3", b"4"))
+    answers = [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(page) + one for one in (page, other)]
+    server = http_server({"/metrics": raw(b"".join(answers), close=False)})
+    one = scraper(server.url)
+    assert [one.fetch().text for _ in range(4)] == [page.decode()] * 4
+
+
 def test_one_thread_watches_over_the_times_of_all_scrapes(http_server: Serve, scraper: Scrape) -> None:
     server = http_server({"/metrics": PAGE})
     scrapers = [scraper(server.url, total_timeout=30, read_timeout=30) for _ in range(5)]

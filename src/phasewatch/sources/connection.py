@@ -19,6 +19,7 @@ from typing import Any
 
 import requests
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util.connection import is_connection_dropped
 
 
 class Deadline:
@@ -147,7 +148,10 @@ class AbortableConnection:
             self._server, self._connection = server, self._made(*server)
         connection = self._connection
         if connection.sock is not None:
-            return connection, False
+            # Bytes that nobody asked for are no answer to what is asked next; the end of the connection shows here too.
+            if not is_connection_dropped(connection):
+                return connection, False
+            connection.close()
         self._open(connection)
         return connection, True
 
