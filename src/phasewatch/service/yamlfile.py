@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 Loc = tuple[str | int, ...]
 # A configuration is written by hand; more than this is another file given by mistake.
 MAX_BYTES = 4 * 1024 * 1024
+_MOST_DIGITS = 20  # of 2^64
 
 
 class FileError(Exception):
@@ -81,23 +82,39 @@ def _step(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | No
     return None
 
 
-def _repeated_keys(node: yaml.Node | None) -> Iterator[tuple[int, str, int]]:
+def _nodes(root: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Each once, however many aliases name it."""
     seen: set[int] = set()
-    nodes = [node]
+    nodes = [root]
     while nodes:
         current = nodes.pop()
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
+        yield current
         if isinstance(current, yaml.MappingNode):
-            first: dict[str, int] = {}
-            for key, value in current.value:
-                line = key.start_mark.line + 1
-                if isinstance(key, yaml.ScalarNode) and first.setdefault(key.value, line) != line:
-                    yield line, key.value, first[key.value]
-                nodes.append(value)
+            nodes.extend(one for pair in current.value for one in pair)
         elif isinstance(current, yaml.SequenceNode):
             nodes.extend(current.value)
+
+
+def _repeated_keys(root: yaml.Node | None) -> Iterator[tuple[int, str, int]]:
+    for node in _nodes(root):
+        first: dict[str, int] = {}
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line = key.start_mark.line + 1
+            if key.value in first:
+                yield line, key.value, first[key.value]
+            first.setdefault(key.value, line)
+
+
+def _too_long_numbers(root: yaml.Node | None) -> Iterator[tuple[int, int]]:
+    """Line and number of digits: whole numbers that no number of a computer holds."""
+    for node in _nodes(root):
+        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > _MOST_DIGITS:
+            yield node.start_mark.line + 1, len(node.value)
 
 
 def read_yaml(path: Path) -> YamlFile:
@@ -144,6 +161,10 @@ def read_any(path: Path) -> YamlFile:
         raise FileError(f"{name}: is nested too deeply; a configuration needs no more than five levels") from None
     except ValueError as error:
         raise FileError(f"{name}: holds a value that YAML cannot read ({error}); put it in quotes") from None
+    if numbers := sorted(_too_long_numbers(root)):
+        raise FileError(
+            *(f"{name}:{line}: holds a number of {digits} digits; write a smaller one" for line, digits in numbers)
+        )
     if repeated := sorted(_repeated_keys(root)):
         raise FileError(
             *(
