@@ -181,11 +181,12 @@ def test_a_limit_beside_the_buckets_is_warned_of_with_its_neighbours(tmp_path: P
 
 def test_a_file_that_a_target_needs_and_nobody_can_read_is_warned_of(tmp_path: Path) -> None:
     file = tmp_path / "phasewatch.yml"
-    file.write_text(f"targets:\n  - url: {URL}\n    bearer_token_file: token\n    tls:\n      ca_file: {file}\n")
-    _, warnings = check_config(file, env={})
-    assert warnings == (
-        f"{file}:3: targets[0].bearer_token_file: cannot read {tmp_path}/token; check the path and its permissions",
-    )
+    for token in (tmp_path / "token", tmp_path):
+        file.write_text(f"targets:\n  - url: {URL}\n    bearer_token_file: {token}\n    tls:\n      ca_file: {file}\n")
+        _, warnings = check_config(file, env={})
+        assert warnings == (
+            f"{file}:3: targets[0].bearer_token_file: cannot read {token}; check the path and its permissions",
+        )
 
 
 def test_thresholds_are_overridden_by_name(tmp_path: Path) -> None:

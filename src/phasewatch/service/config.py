@@ -132,5 +132,7 @@ def _edge_warnings(config: Config) -> Iterable[tuple[Loc, str]]:
 def _file_warnings(config: Config) -> Iterable[tuple[Loc, str]]:
     for index, target in enumerate(config.targets):
         for key, path in (("bearer_token_file", target.bearer_token_file), ("tls.ca_file", target.tls.ca_file)):
-            if path is not None and not os.access(path, os.R_OK):
+            # Trusted certificates may be a folder; a token is one word in one file.
+            no_file = key == "bearer_token_file" and path is not None and path.is_dir()
+            if path is not None and (no_file or not os.access(path, os.R_OK)):
                 yield ("targets", index, *key.split(".")), f"cannot read {path}; check the path and its permissions"
