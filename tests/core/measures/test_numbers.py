@@ -111,7 +111,9 @@ def test_no_prompt_computed_is_a_share_of_zero_and_not_unknown() -> None:
     assert figures(server, lambda: server.engine.set(running=1).tokens(0.03, 300)).prefill_time_ratio == 0
 
 
-@pytest.mark.parametrize(("usage", "growth", "left"), [(0.5, 0.01, 450), (0.2, 0.0, None), (0.9, -0.01, None)])
+@pytest.mark.parametrize(
+    ("usage", "growth", "left"), [(0.5, 0.01, 450), (0.2, 0.0, None), (0.1, 0.0, None), (0.9, -0.01, None)]
+)
 def test_the_time_until_the_pool_is_full_is_told_only_while_it_fills(
     usage: float, growth: float, left: float | None
 ) -> None:
@@ -123,6 +125,14 @@ def test_the_time_until_the_pool_is_full_is_told_only_while_it_fills(
 
     known = figures(server, traffic).kv_cache.time_to_full_seconds
     assert known == (None if left is None else pytest.approx(left - 20, abs=1))
+
+
+@pytest.mark.parametrize("interval", [1.7, 2.3, 10.1])
+def test_t07_a_gauge_that_stands_still_has_no_slope(interval: float) -> None:
+    server = Server()
+    server.engine.set(kv=0.1, waiting=3)
+    known = figures(server, lambda: server.engine.set(running=1).serves(1), interval=interval)
+    assert (known.kv_cache.time_to_full_seconds, known.queue.growth_per_second) == (None, 0)
 
 
 @pytest.mark.parametrize(("usage", "free"), [(0.0, 64000.0), (0.97, 1920.0), (1.0, 0.0), (None, None)])

@@ -226,6 +226,8 @@ def slope(window: Window, name: str) -> float | None:
     count = len(known)
     if count < 3:
         return None
+    # Told from the first value on, a gauge that stands still has a slope of exactly 0, and no rounding error.
+    known = [(at, value - known[0][1]) for at, value in known]
     mean_at = sum([at for at, _ in known]) / count
     mean_value = sum([value for _, value in known]) / count
     spread = sum([(at - mean_at) ** 2 for at, _ in known])
