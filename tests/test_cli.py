@@ -310,6 +310,15 @@ def test_the_verdict_of_diagnose_is_that_of_replay_at_the_same_moment(run: Run, 
     assert json.loads(out) == at_50
 
 
+@pytest.mark.parametrize("option", ["--for", "--interval"])
+def test_an_option_for_servers_is_refused_where_all_sources_are_recordings(
+    run: Run, captures: Path, option: str
+) -> None:
+    code, out, err = run("diagnose", captures / "idle", option, "5s")
+    assert (code, out) == (2, "")
+    assert err == f"phasewatch: {option} applies to servers only, and no source is one; remove it\n"
+
+
 def test_a_recording_shorter_than_a_step_says_so(run: Run, captures: Path) -> None:
     code, out, err = run("replay", captures / "idle", "--step", "1h")
     assert (code, out) == (0, "")

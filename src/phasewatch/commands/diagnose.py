@@ -31,6 +31,7 @@ def command(
         list[str],
         typer.Argument(metavar="SOURCE...", help=f"What to judge: {', '.join(row.what for row in SOURCES)}."),
     ],
+    context: typer.Context,
     duration: Annotated[
         float,
         typer.Option("--for", parser=positive, metavar="DURATION", help="How long servers are watched."),
@@ -65,6 +66,11 @@ def command(
         raise CommandError(f"{said}, so that no change shows in it; use a longer window or a shorter --interval")
     if at is not None and not histories:
         raise CommandError("--at applies to recordings only, and no source is one; remove it")
+    if not targets:
+        for option, parameter in (("--for", "duration"), ("--interval", "interval")):
+            source = context.get_parameter_source(parameter)
+            if source is not None and source.name != "DEFAULT":
+                raise CommandError(f"{option} applies to servers only, and no source is one; remove it")
     fleets = [_recorded(text, history, recorded, at, len(histories) > 1) for text, history in histories]
     if targets:
         fleets.append(_watched(targets, live, duration, interval, alone=not histories))
