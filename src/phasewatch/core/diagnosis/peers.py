@@ -1,19 +1,24 @@
 """One engine against its peers: the same model, the same role, the same moment. Only speeds at equal load compare."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import median
+from math import inf, nan
+
+import numpy as np
+from numpy.typing import NDArray
 
 from phasewatch.core.diagnosis.causes import load_imbalance, replica_outlier
 from phasewatch.core.diagnosis.causes._row import Finding
 from phasewatch.core.diagnosis.verdicts import DEMAND, UNKNOWN
+from phasewatch.core.measures.histogram import Floats
 from phasewatch.core.measures.numbers import waiting_for_capacity
 from phasewatch.core.measures.past import Moment, moment
 from phasewatch.core.measures.phases import count_of
 from phasewatch.core.measures.window import scrapes
 from phasewatch.core.model import Cause, Confidence, EngineKey, Numbers, Window
 from phasewatch.core.settings import Thresholds
+
+Flags = NDArray[np.bool_]
 
 _TROUBLE_OF_QUEUES = (*DEMAND, UNKNOWN.verdict)
 _WHAT = {"pace": "a token", "ttft": "a first token"}
@@ -70,18 +75,27 @@ def compare(peers: Sequence[Peer], thresholds: Thresholds) -> Cause | None:
 def _slow(peers: Sequence[Peer], thresholds: Thresholds) -> Mapping[Peer, tuple[str, float, float]]:
     """Engines slower than their peers' median: peer -> (what, its value, the median)."""
     found: dict[Peer, tuple[str, float, float]] = {}
-    for one in peers:
+    first = np.array([one.first_tokens for one in peers])
+    context, batch = _known([one.now.context for one in peers]), _known([one.now.batch for one in peers])
+    values = {what: _known([_value(one, what) for one in peers]) for what in _WHAT}
+    # Nobody is slower than a median who is not slower than the fastest: of most that is all there is to ask.
+    least = {what: min(known[~np.isnan(known)], default=inf) for what, known in values.items()}
+    for at, one in enumerate(peers):
         if one.first_tokens < thresholds.few_finishes:
             continue
-        others = [other for other in peers if other is not one and _equal_traffic(one, other, thresholds)]
-        for what in ("pace", "ttft"):
-            values = (_value(other, what) for other in others if _alike(one, other, what, thresholds))
-            alike = [value for value in values if value is not None]
+        for what, known in values.items():
             mine = _value(one, what)
-            if mine is None or len(alike) < min(2, len(peers) - 1):
+            if mine is None or not mine > thresholds.symptom_ratio * least[what]:
                 continue
-            if mine > thresholds.symptom_ratio * median(alike):
-                found.setdefault(one, (what, mine, median(alike)))
+            alike = _equal_traffic(first, at, thresholds) & _near(context, at) & ~np.isnan(known)
+            if what == "pace":
+                alike &= _near(batch, at)
+            alike[at] = False
+            if alike.sum() < min(2, len(peers) - 1):
+                continue
+            usual = float(np.median(known[alike]))
+            if mine > thresholds.symptom_ratio * usual:
+                found.setdefault(one, (what, mine, usual))
     return found
 
 
@@ -89,23 +103,23 @@ def _value(one: Peer, what: str) -> float | None:
     return one.now.pace if what == "pace" else one.ttft_mean
 
 
-def _equal_traffic(one: Peer, other: Peer, thresholds: Thresholds) -> bool:
+def _known(values: Iterable[float | None]) -> Floats:
+    """nan where it is not known."""
+    return np.array([nan if value is None else value for value in values])
+
+
+def _equal_traffic(first: Floats, at: int, thresholds: Thresholds) -> Flags:
     """Counts that differ by no more than the ratio, or than two standard deviations of random arrivals."""
-    difference = abs(one.first_tokens - other.first_tokens)
-    return difference <= max(
-        (thresholds.traffic_ratio - 1) * other.first_tokens, 2 * sqrt(one.first_tokens + other.first_tokens)
+    equal: Flags = np.abs(first[at] - first) <= np.maximum(
+        (thresholds.traffic_ratio - 1) * first, 2 * np.sqrt(first[at] + first)
     )
+    return equal
 
 
-def _alike(one: Peer, other: Peer, what: str, thresholds: Thresholds) -> bool:
-    """Contexts (and for a pace also batches) near enough that physics alone cannot make the difference."""
-    for mine, theirs in (
-        (one.now.context, other.now.context),
-        *(((one.now.batch, other.now.batch),) * (what == "pace")),
-    ):
-        if mine is None or theirs is None or mine > 1.5 * max(theirs, 1.0):
-            return False
-    return True
+def _near(load: Floats, at: int) -> Flags:
+    """Contexts, or batches, near enough that physics alone cannot make the difference; not where one is unknown."""
+    near: Flags = load[at] <= 1.5 * np.maximum(load, 1.0)
+    return near
 
 
 def _outlier(slow: Mapping[Peer, tuple[str, float, float]], engines: int) -> Cause:
