@@ -1,6 +1,7 @@
 """Signals that contradict themselves or each other are left out before anything is judged by them."""
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from phasewatch.core.measures.phases import count_of, mean_of, steady
 from phasewatch.core.measures.quantile import estimate
@@ -10,11 +11,17 @@ from phasewatch.core.settings import Thresholds
 # The first edge of vLLM's TTFT: no request is read, scheduled and computed in under a millisecond.
 _IMPOSSIBLE_TTFT_SECONDS = 0.001
 _PHASES = ("queue", "prefill", "decode")
+_SEVERAL = 2  # of anything: one may be of a page that was written while it was counted
+# Part, whole, and what they count: vLLM counts both for the same requests at once.
+_PARTS = (
+    ("prefix_hits", "prefix_queries", "tokens found in the prefix cache", "those looked up"),
+    ("spec_accepted_tokens", "spec_draft_tokens", "draft tokens accepted", "those drafted"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """signals: what was left out. summary: one sentence why."""
+    """signals: the histograms left out. summary: one sentence why."""
 
     signals: tuple[str, ...]
     summary: str
@@ -22,10 +29,19 @@ class Contradiction:
 
 def consistent(window: Window, thresholds: Thresholds) -> tuple[Window, tuple[Contradiction, ...]]:
     """The window without the signals that cannot be true, and what was found."""
-    found = [one for one in (_impossible_ttft(window), _swapped_phases(window, thresholds)) if one is not None]
-    if not found:
-        return window, ()
+    found = [
+        one
+        for one in (
+            _impossible_ttft(window),
+            _swapped_phases(window, thresholds),
+            _standing_still(window),
+            *(_part_above_whole(window, *names) for names in _PARTS),
+        )
+        if one is not None
+    ]
     dropped = {signal for one in found for signal in one.signals}
+    if not dropped:
+        return window, tuple(found)
     steps = tuple(
         replace(step, pages=None, histograms={name: h for name, h in step.histograms.items() if name not in dropped})
         for step in window.steps
@@ -43,6 +59,34 @@ def _impossible_ttft(window: Window) -> Contradiction | None:
     if e2e is not None and e2e <= _IMPOSSIBLE_TTFT_SECONDS:
         return None
     return Contradiction(("ttft",), "TTFT is implausible: every first token within 1 ms; it is not judged.")
+
+
+def _standing_still(window: Window) -> Contradiction | None:
+    """Every token is a request's first, which TTFT counts, or ends a gap, which ITL counts: one that counts nothing
+    while its tokens flow is not attached, and shows no latency that is met."""
+    firsts, gaps, finished = count_of(window, "ttft"), count_of(window, "itl"), window.increases.get("finished", 0.0)
+    tokens = window.increases.get("generation_tokens", 0.0)
+    still = []
+    # Those that finished and did not run before got their first token in the window.
+    arrived = finished - window.increases.get("finished_error", 0.0) - window.steps[0].before.get("running", inf)
+    uncounted = tokens - gaps - window.increases.get("spec_accepted_tokens", 0.0)
+    if "ttft" in window.histograms and firsts == 0 and min(arrived, uncounted) >= _SEVERAL:
+        still.append("ttft")
+    if "itl" in window.histograms and gaps == 0 and tokens - max(firsts, finished) >= _SEVERAL:
+        still.append("itl")
+    if not still:
+        return None
+    names = " and ".join(name.upper() for name in still)
+    verb = "stands" if len(still) == 1 else "stand"
+    return Contradiction(tuple(still), f"{names} {verb} still while {tokens:.0f} tokens were generated: not judged.")
+
+
+def _part_above_whole(window: Window, part: str, whole: str, counted: str, of: str) -> Contradiction | None:
+    """No signal is left out: a ratio of the two is no number anyway (numbers.ratio)."""
+    less, more = window.increases.get(whole), window.increases.get(part)
+    if less is None or more is None or more <= less:
+        return None
+    return Contradiction((), f"More {counted} ({more:.0f}) than {of} ({less:.0f}): their ratio is not used.")
 
 
 def _swapped_phases(window: Window, thresholds: Thresholds) -> Contradiction | None:
