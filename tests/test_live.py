@@ -200,7 +200,7 @@ def _config(targets: Mapping[str, str]) -> str:
 
 
 def _live_through(running: Live, other: subprocess.Popen[str]) -> None:
-    """From the start to: serving, idle, in an incident, one gone and one restarted; and a few rounds more."""
+    """From the start to: serving, idle, in an incident, one gone and one restarted; and some rounds more."""
 
     def said(**wanted: str) -> Callable[[], bool]:
         return lambda: wanted.items() <= {name: answer(row) for name, row in running.now().items()}.items()
@@ -213,8 +213,8 @@ def _live_through(running: Live, other: subprocess.Popen[str]) -> None:
     restarted = said(restarting="healthy", gone="down")
     wait_until(lambda: running.now()["restarting"]["restarts"] and restarted(), "one restarted", PATIENCE)
     running.keep_page("restarted")
-    enough = len(running.documents) + 3
-    wait_until(lambda: len(running.documents) >= enough, "three more rounds", PATIENCE)
+    enough = len(running.documents) + 6
+    wait_until(lambda: len(running.documents) >= enough, "six more rounds", PATIENCE)
 
 
 def _stepped(incident: SimulatedServers) -> list[tuple[float, str]]:
