@@ -1,7 +1,6 @@
 """Symptoms -> causes, ranked, and the one that leads."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from phasewatch.core.diagnosis.causes import CAUSES
 from phasewatch.core.diagnosis.causes._row import PACE, CauseRow, Finding, known
@@ -10,17 +9,6 @@ from phasewatch.core.diagnosis.objectives import family_of
 from phasewatch.core.diagnosis.verdicts import DEMAND, EXPECTED, UNKNOWN
 from phasewatch.core.model import Cause, Confidence, Symptom, Window
 from phasewatch.core.settings import Thresholds
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """causes: the leading one first, then the others by score. verdict "healthy" without a symptom."""
-
-    verdict: str
-    confidence: Confidence
-    score: float | None
-    causes: tuple[Cause, ...]
-    surely: bool  # a surely missed objective is taken at once after "healthy"
 
 
 def has(window: Window, signal: str) -> bool:
@@ -32,8 +20,11 @@ def missing_signals(window: Window, names: Iterable[str] = EXPECTED) -> tuple[st
     return tuple(name for name in names if not has(window, name))
 
 
-def diagnose(symptoms: Mapping[Symptom, float], view: WindowView, background: Background) -> Diagnosis:
-    """symptoms: each with value / limit. At least one; none means healthy and is the caller's to say."""
+def diagnose(symptoms: Mapping[Symptom, float], view: WindowView, background: Background) -> tuple[Cause, ...]:
+    """The leading cause first, then the others by score.
+
+    symptoms: each with value / limit. At least one; none means healthy and is the caller's to say.
+    """
     early_missed = any(family_of(one.objective) in ("ttft", *PACE) for one in symptoms)
     found: dict[Symptom, list[Cause]] = {}
     for symptom in symptoms:
@@ -45,16 +36,8 @@ def diagnose(symptoms: Mapping[Symptom, float], view: WindowView, background: Ba
     leading = _leading(found, symptoms, view)
     if leading is None:
         leading = _unknown(max(found, key=lambda one: symptoms[one]), view.window, found)
-    others = sorted(
-        (cause for causes in found.values() for cause in causes if cause is not leading), key=lambda c: -c.score
-    )
-    return Diagnosis(
-        leading.verdict,
-        leading.confidence,
-        leading.score,
-        (leading, *others),
-        surely=next(one.surely for one in symptoms if one.objective == leading.symptom),
-    )
+    others = [cause for causes in found.values() for cause in causes if cause is not leading]
+    return leading, *sorted(others, key=lambda cause: -cause.score)
 
 
 def _leading(

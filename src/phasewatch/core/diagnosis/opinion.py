@@ -1,4 +1,4 @@
-"""One engine's window -> an opinion: healthy, a cause, unknown, or none at all. Holding it over time: states.hold."""
+"""One engine's window -> an opinion: healthy, a cause, unknown, or none at all. Holding it over time: progress.hold."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,9 +75,27 @@ def judge_engine(
         return _after_standstill(
             judged, remaining, symptoms, limits, settings, background, wait_over_before=wait_over_before
         )
-    found = diagnose(symptoms, view, background)
-    leading = found.causes[0]
-    return Opinion(found.verdict, found.confidence, leading.summary, found.causes, tuple(symptoms), surely=found.surely)
+    return _explained(symptoms, view, background, symptoms)
+
+
+def _explained(
+    symptoms: Mapping[Symptom, float],
+    view: WindowView,
+    background: Background,
+    shown: Iterable[Symptom],
+    over: Sequence[Cause] = (),
+) -> Opinion:
+    """The cause that leads `symptoms` speaks. over: causes of those that are `shown`, but gone from this view."""
+    causes = diagnose(symptoms, view, background)
+    leading = causes[0]
+    return Opinion(
+        leading.verdict,
+        leading.confidence,
+        leading.summary,
+        (*causes, *over),
+        tuple(shown),
+        surely=next(one.surely for one in symptoms if one.objective == leading.symptom),
+    )
 
 
 def _healthy(judged: Window, figures: Numbers, verdicts: tuple[JudgedObjective, ...], limits: Limits) -> Opinion:
@@ -161,15 +179,7 @@ def _after_standstill(
         for one in explained
     )
     if left:
-        found = diagnose(left, WindowView(remaining, figures, limits, thresholds), background)
-        return Opinion(
-            found.verdict,
-            found.confidence,
-            found.causes[0].summary,
-            (*found.causes, *causes),
-            tuple(symptoms),
-            surely=found.surely,
-        )
+        return _explained(left, WindowView(remaining, figures, limits, thresholds), background, symptoms, causes)
     return Opinion(engine_stalled.CAUSE.verdict, "medium", causes[0].summary, causes, tuple(symptoms))
 
 
