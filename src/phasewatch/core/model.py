@@ -372,10 +372,14 @@ class ModelReport:
     outliers: tuple[str, ...]
     fault: Fault | None = None
 
+    @property
+    def numbers(self) -> Numbers | None:
+        return next(iter(self.windows.values()), None)
+
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """One target's scrapes. scrape_failures: count by reason since start (a closed set, see sources.scrape).
+    """One target's scrapes. scrape_failures: count by reason since start (a closed set, see sources.http).
 
     internal_errors: evaluations since start in which a mistake of phasewatch's own cost one of its engines' reports.
     anomalies: what was odd since the start, one for each kind found.

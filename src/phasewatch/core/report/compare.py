@@ -135,15 +135,15 @@ def _why_not(before: Numbers, after: Numbers, load: Sequence[LoadRow], threshold
     few = min(before.ttft_seconds.count, after.ttft_seconds.count)
     if few < thresholds.few_finishes:
         return f"{'no request' if few == 0 else f'only {few} requests'} got a first token on one side"
-    unlike = [_unlike(one, one.before, one.after) for one in load if one.alike is False]
+    unlike = [_unlike(one) for one in load if one.alike is False]
     allowed = percent(round(thresholds.traffic_ratio - 1, 6))
     return f"the load differs by more than {allowed}: {', '.join(unlike)}" if unlike else None
 
 
-def _unlike(row: LoadRow, before: float | None, after: float | None) -> str:
+def _unlike(row: LoadRow) -> str:
     unit = "/s" if row.unit == "per_second" else " tokens"
-    verb = "rose" if (after or 0.0) > (before or 0.0) else "fell"
-    return f"{_LOAD_WORDS[row.name]} {verb} from {number(before)} to {number(after)}{unit}"
+    verb = "rose" if (row.after or 0.0) > (row.before or 0.0) else "fell"
+    return f"{_LOAD_WORDS[row.name]} {verb} from {number(row.before)} to {number(row.after)}{unit}"
 
 
 # --- measures -----------------------------------------------------------------------------------------------------

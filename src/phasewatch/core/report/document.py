@@ -54,11 +54,6 @@ def missing_everywhere(model: ModelReport, engines: Iterable[EngineReport]) -> t
     return tuple(name for name in (of_model[0].missing if of_model else ()) if all(name in r.missing for r in of_model))
 
 
-def first_window(windows: Mapping[float, Numbers]) -> Numbers | None:
-    """The window that verdicts use."""
-    return next(iter(windows.values()), None)
-
-
 def encodable(text: str) -> str:
     """Text that UTF-8 cannot carry (half a surrogate pair) would cost the whole answer: "?" in its place."""
     return text.encode("utf-8", "replace").decode()
@@ -115,7 +110,7 @@ def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
 
 
 def _model(report: ModelReport, engines: Iterable[EngineReport]) -> dict[str, Any]:
-    shown = _numbers(first_window(report.windows), missing_everywhere(report, engines))
+    shown = _numbers(report.numbers, missing_everywhere(report, engines))
     return {
         "model_name": _plain(report.model_name),
         "role": report.role,

@@ -14,7 +14,6 @@ from phasewatch.core.model import (
     Numbers,
     TargetReport,
 )
-from phasewatch.core.report.document import first_window
 from phasewatch.core.report.measure_table import Samples, SeriesRow, enum, one
 from phasewatch.core.settings import Limit, Limits
 
@@ -80,7 +79,7 @@ def _severities(limit: Limit) -> tuple[tuple[str, float], ...]:
 def _missed(judged: JudgedReport) -> Iterator[tuple[tuple[str, str], float]]:
     """0 where the objective was measured and met, nothing where it was not measured."""
     symptoms = {symptom.objective: symptom for symptom in judged.report.symptoms}
-    numbers = first_window(judged.report.windows)
+    numbers = judged.report.numbers
     for name, limit in judged.limits.items():
         symptom = symptoms.get(name)
         if symptom is None and not _measured(name, numbers):
