@@ -10,15 +10,14 @@ import typer
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.commands.common import moment, note, recording_of
 from phasewatch.commands.options import EstimatorOption, one_of, positive, seconds_at
-from phasewatch.core.fleet import ModelKey
-from phasewatch.core.measures.numbers import numbers, pooled_numbers
-from phasewatch.core.measures.window import fleet_window, since
+from phasewatch.core.fleet import ModelKey, joined
+from phasewatch.core.measures.numbers import numbers
+from phasewatch.core.measures.window import since
 from phasewatch.core.measures.window import window as window_of
 from phasewatch.core.model import Numbers, Snapshot, Window
 from phasewatch.core.pages.exposition import ExpositionError, PageReader
 from phasewatch.core.report.compare import ModelNumbers, compare, settled
-from phasewatch.core.report.measure_table import merged
-from phasewatch.core.settings import Estimator, Thresholds
+from phasewatch.core.settings import Settings
 from phasewatch.outputs.comparison import Compared, Side, named
 from phasewatch.outputs.formats import FORMATS
 from phasewatch.sources.documents import DocumentError, read_document
@@ -67,11 +66,13 @@ def command(
 
     Exit code 0: compared, whatever came out. 1: not comparable. 2: wrong usage. 3: nothing could be read.
     """
-    thresholds = Thresholds()
-    old = _side(before, window, before_at, "--before-at", thresholds, estimator)
-    new = _side(after, window, after_at, "--after-at", thresholds, estimator)
+    settings = Settings(estimator=estimator)
+    old = _side(before, window, before_at, "--before-at", settings)
+    new = _side(after, window, after_at, "--after-at", settings)
     pairs = _pairs(old, new)
-    found = [(keys, compare(old.models[keys[0]].numbers, new.models[keys[1]].numbers, thresholds)) for keys in pairs]
+    found = [
+        (keys, compare(old.models[keys[0]].numbers, new.models[keys[1]].numbers, settings.thresholds)) for keys in pairs
+    ]
     PRINTS[format](Compared(old, new, found), sys.stdout)
     raise typer.Exit(EXIT_NOT_COMPARABLE if any(one.conclusion == "not comparable" for _, one in found) else 0)
 
@@ -79,9 +80,7 @@ def command(
 # --- the two sides ------------------------------------------------------------------------------------------------
 
 
-def _side(
-    text: str, length: float | None, at: float | None, option: str, thresholds: Thresholds, estimator: Estimator
-) -> Side:
+def _side(text: str, length: float | None, at: float | None, option: str, settings: Settings) -> Side:
     path = Path(text)
     if "://" in text:
         raise CommandError(
@@ -96,7 +95,7 @@ def _side(
         except DocumentError as error:
             raise CommandError(str(error), code=EXIT_NOTHING_READ) from None
     else:
-        models = _of_recording(text, recording_of(path), length, at, thresholds, estimator)
+        models = _of_recording(text, recording_of(path), length, at, settings)
     if not models:
         raise CommandError(f"{text}: no engine to compare", code=EXIT_NOTHING_READ)
     return Side(text, models)
@@ -107,9 +106,9 @@ def _of_recording(
     recording: Recording,
     length: float | None,
     at: float | None,
-    thresholds: Thresholds,
-    estimator: Estimator,
+    settings: Settings,
 ) -> Mapping[ModelKey, ModelNumbers]:
+    thresholds = settings.thresholds
     first, end = span(recording)
     until = moment(at, first, end)
     begin = first if length is None else until - length
@@ -130,7 +129,7 @@ def _of_recording(
             f" {thresholds.warm_seconds:g} s and {thresholds.warm_pages} scrapes are its warm-up",
             code=EXIT_NOTHING_READ,
         )
-    return {key: ModelNumbers(_together(parts, thresholds, estimator), len(parts)) for key, parts in windows.items()}
+    return {key: ModelNumbers(_together(parts, settings, key[0]), len(parts)) for key, parts in windows.items()}
 
 
 def _pages(target: TargetRecording, until: float) -> tuple[Mapping[tuple[str, str], list[Snapshot]], int]:
@@ -153,13 +152,13 @@ def _pages(target: TargetRecording, until: float) -> tuple[Mapping[tuple[str, st
     return engines, failed
 
 
-def _together(parts: Sequence[Window], thresholds: Thresholds, estimator: Estimator) -> Numbers:
+def _together(parts: Sequence[Window], settings: Settings, model_name: str) -> Numbers:
     """A model's engines as one."""
-    own = [numbers(one, thresholds, estimator=estimator) for one in parts]
-    whole = fleet_window(parts)
-    if len(parts) == 1 or whole is None:
-        return own[0]
-    return merged(pooled_numbers(whole, thresholds, estimator=estimator), own, parts)
+    stall_seconds = settings.stall_seconds(model_name)
+    own = [
+        numbers(one, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator) for one in parts
+    ]
+    return (joined(own, parts, settings, model_name) if len(parts) > 1 else None) or own[0]
 
 
 def _pairs(before: Side, after: Side) -> Sequence[tuple[ModelKey, ModelKey]]:

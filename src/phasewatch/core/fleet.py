@@ -103,18 +103,24 @@ def _numbers(
 ) -> Mapping[float, Numbers]:
     if len(current) == 1:
         return current[0].windows
-    stall_seconds = settings.stall_seconds(model_name)
     figures: dict[float, Numbers] = {}
     for seconds in settings.windows:
         engines = [engine for engine in current if seconds in engine.windows]
         parts = [windows[engine.key][seconds][0] for engine in engines]
-        whole = fleet_window(parts)
-        if whole is not None:
-            pooled = pooled_numbers(
-                whole, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator
-            )
-            figures[seconds] = merged(pooled, [engine.windows[seconds] for engine in engines], parts)
+        together = joined([engine.windows[seconds] for engine in engines], parts, settings, model_name)
+        if together is not None:
+            figures[seconds] = together
     return figures
+
+
+def joined(own: Sequence[Numbers], parts: Sequence[Window], settings: Settings, model_name: str) -> Numbers | None:
+    """A model's numbers over one window, of its engines' own and the windows these are of; None without an engine."""
+    whole = fleet_window(parts)
+    if whole is None:
+        return None
+    stall_seconds = settings.stall_seconds(model_name)
+    pooled = pooled_numbers(whole, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator)
+    return merged(pooled, own, parts)
 
 
 def _speaker(members: Sequence[EngineReport]) -> EngineReport | None:
