@@ -278,6 +278,28 @@ def sane(fleet: Fleet) -> None:
         assert all(0 <= cause.score <= 1 for cause in report.causes)
 
 
+@pytest.mark.parametrize("later", [0.0, 40.0], ids=["same start time", "own start times"])
+@pytest.mark.parametrize("ahead", [9000, 30])
+def test_pages_of_two_processes_by_turns_make_no_rates_and_say_so(later: float, ahead: int) -> None:
+    one, other = Server(), Server()
+    other.started += later
+    other.engine.set(running=1).serves(ahead)
+    scene = Scene(one)
+    reports = []
+    for turn in range(20):
+        for server in (one, other):
+            fine(server)
+        scene.servers = ((one, other)[turn % 2],)
+        reports.append(scene.round().engines[0])
+    for report in reports[3:]:
+        assert (report.verdict, report.numbers, report.restarts) == (None, None, reports[2].restarts)
+        assert "several processes" in report.advisories[0].summary
+    scene.servers = (one,)
+    for _ in range(10):
+        report = scene.round(lambda: fine(one)).engines[0]
+    assert (answer(report), report.advisories) == ("healthy", ())
+
+
 def restart(server: Server) -> None:
     server.restart(server.started % 1e6 + 60)
 

@@ -6,6 +6,7 @@ Memory and opinion move with pages (and when the scrapes have failed for long): 
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 
 from phasewatch.core.diagnosis.advisories import advisories
 from phasewatch.core.diagnosis.diagnose import missing_signals
@@ -30,12 +31,17 @@ from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.past import Past, moment
 from phasewatch.core.measures.sanity import Contradiction, consistent
-from phasewatch.core.measures.window import since, step, window
+from phasewatch.core.measures.window import other_process, since, step, window
 from phasewatch.core.measures.window_arrays import Recent, Rows
 from phasewatch.core.model import Advisory, Cause, EngineKey, EngineReport, Numbers, Snapshot, State, Step, Window
 from phasewatch.core.settings import Limits, Settings
 
 _ACTIVITY_COUNTERS = ("generation_tokens", "prompt_tokens", "finished", "http_finishes")
+_SEVERAL_PROCESSES = Contradiction(
+    (),
+    "Counters go back without a restart: several processes answer on this address. Nothing is judged.",
+    "Scrape each of them on a port of its own, or have them share their metrics.",
+)
 _ACTIVITY_HISTOGRAMS = ("ttft", "itl", "e2e")
 
 
@@ -72,6 +78,7 @@ class Engine:
     view: WindowView | None = None
     contradictions: tuple[Contradiction, ...] = ()
     longer: dict[float, tuple[Window, Numbers]] | None = None
+    doubted_until: float = -inf  # pages may be of several processes
     replaced: str | None = None  # the model that this target served before
 
     @classmethod
@@ -84,6 +91,11 @@ class Engine:
 
     def page(self, snapshot: Snapshot) -> bool:
         """One more page is taken in. Whether the engine had begun anew."""
+        if other_process(self.last, snapshot):
+            self.doubted_until = snapshot.at + self.settings.windows[0]
+        if snapshot.at < self.doubted_until:
+            self._first_of_its_process(snapshot)
+            return False
         change = step(self.last, snapshot)
         stall = engine_stall(self.progress, self.settings.thresholds)
         if stall is not None:
@@ -106,11 +118,20 @@ class Engine:
             _count(self.counts, consistent(alone, self.settings.thresholds)[0], self.limits)
         return change.restarted
 
+    def _first_of_its_process(self, snapshot: Snapshot) -> None:
+        """Nothing follows from what this page and those before it differ by, for they may be of two processes."""
+        self.progress, self.last = begin(snapshot), snapshot
+        self.born_at, self.pages, self.stall = snapshot.at, 1, None
+        self.steps.clear()
+        self.recent.clear()
+
     def measure(self) -> None:
         """The window that verdicts use, as of the page just taken in."""
         self.longer = None
         one = self._window(self.settings.windows[0])
         self.judged, self.contradictions = (None, ()) if one is None else consistent(one, self.settings.thresholds)
+        if self.last.at < self.doubted_until:
+            self.contradictions = (*self.contradictions, _SEVERAL_PROCESSES)
         self.figures = None if self.judged is None else self._figures(self.judged)
         self.state = self._state(self.judged)
         self.view = None
@@ -248,7 +269,7 @@ class Engine:
         )
 
     def _advisories(self, state: State, at: float) -> tuple[Advisory, ...]:
-        own = [Advisory("contradiction", {}, one.summary, "Check the vLLM version.") for one in self.contradictions]
+        own = [Advisory("contradiction", {}, one.summary, one.remedy) for one in self.contradictions]
         if self.replaced is not None and at - self.born_at <= self.settings.windows[0]:
             own.append(
                 Advisory(

@@ -21,10 +21,11 @@ _PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """signals: the histograms left out. summary: one sentence why."""
+    """signals: the histograms left out. summary: one sentence why. remedy: what to do about it."""
 
     signals: tuple[str, ...]
     summary: str
+    remedy: str = "Check the vLLM version."
 
 
 def consistent(window: Window, thresholds: Thresholds) -> tuple[Window, tuple[Contradiction, ...]]:

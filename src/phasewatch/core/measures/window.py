@@ -145,6 +145,19 @@ def restarted(before: Snapshot, after: Snapshot) -> bool:
         if birth in before.gauges and birth in after.gauges
     ):
         return True
+    return _any_fell(before, after)
+
+
+def other_process(before: Snapshot, after: Snapshot) -> bool:
+    """Whether the pages are of two processes that both go on: counts fell, and yet the one that answers now did not
+    begin later."""
+    began, begins = before.gauges.get("start_time"), after.gauges.get("start_time")
+    if began is None or begins is None or begins > began + _BIRTH_TOLERANCE_SECONDS:
+        return False
+    return _any_fell(before, after)
+
+
+def _any_fell(before: Snapshot, after: Snapshot) -> bool:
     if any(_fell(before.histograms[name], now) for name, now in after.histograms.items() if name in before.histograms):
         return True
     return any(
