@@ -69,6 +69,7 @@ def test_version_and_help_are_data(run: Run) -> None:
         (["diagnose", "http://localhost:1", "--at", "5"], "--at applies to recordings only"),
         (["diagnose", "http://localhost:1", "--window", "3s", "--interval", "2s"], "shorter than two intervals of 2s"),
         (["diagnose", "http://h:1", "http://h:1/metrics"], "duplicate target h:1; remove one"),
+        (["diagnose", "http://h:1/a", "h:1/b", "h:1/a"], "duplicate target h:1/a; remove one"),
         (["diagnose", "ftp://h"], "use http:// or https://"),
         (["record", "http://h:1"], "Missing option '--out'"),
         (["record", "http://h:1", "http://h:1", "--out", "/tmp/x"], "duplicate target h:1; remove one"),
@@ -268,6 +269,19 @@ def test_what_is_recorded_live_replays_to_the_same_numbers(
     (target,) = open_recording(out).targets
     assert [entry.read().encode() for entry in target.entries] == [body] * 4
     assert run("diagnose", out)[0] == 3
+
+
+def test_p28_two_models_by_path_on_one_port_are_recorded_and_diagnosed(
+    run: Run, captures: Path, http_server: Callable[..., HttpServer], tmp_path: Path
+) -> None:
+    server = http_server({f"/upstream/{model}/metrics": page(captures) for model in "ab"})
+    urls = [f"{server.url}/upstream/{model}/metrics" for model in "ab"]
+    names = {url.removeprefix("http://") for url in urls}
+    code, out, err = run("record", *urls, "--out", tmp_path / "out", "--interval", "100ms", "--for", "200ms")
+    assert code == 0, err
+    assert {target.name for target in open_recording(tmp_path / "out").targets} == names
+    _, out, _ = run("diagnose", *urls, "--interval", "100ms", "--for", "300ms", "--format", "json")
+    assert {engine["target"] for engine in json.loads(out)["engines"]} == names
 
 
 def test_record_says_when_no_page_could_be_read(run: Run, tmp_path: Path, free_port: int) -> None:

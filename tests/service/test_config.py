@@ -114,6 +114,15 @@ def test_flags_win_over_the_file_and_the_file_over_the_environments_targets(tmp_
     assert [target.target().url for target in config.targets] == ["http://h:2/metrics", "http://h:3/metrics"]
 
 
+def test_p28_models_by_path_on_one_port_are_two_targets(tmp_path: Path) -> None:
+    config = load(tmp_path, "targets: ['http://h:1/a/metrics', 'h:1/b/metrics', {url: h:1, name: c}, h:2]")
+    assert [target.target().name for target in config.targets] == ["h:1/a/metrics", "h:1/b/metrics", "c", "h:2"]
+    with pytest.raises(ConfigError, match=r"duplicate target http://h:1/a \(first is targets\[0\]\)"):
+        load(tmp_path, "targets: ['http://h:1/a', 'h:1/b', 'h:1/a']")
+    with pytest.raises(ConfigError, match="too long for a folder"):
+        load(tmp_path, f"targets: [h:1/a, h:1/{'b' * 300}]")
+
+
 def test_what_came_from_elsewhere_is_blamed_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "scrape: 3", flags={"web.listen_address": "here"}, env={"VLLM_TARGETS": "h:1,h:1"})

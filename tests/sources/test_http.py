@@ -347,9 +347,9 @@ def test_d19_a_page_cut_short_is_discarded_as_a_whole(http_server: Serve, scrape
         gzipped(PAGE),
         Reply(PAGE, headers={"Content-Encoding": "br"}),
         Reply(TWICE),
-        Reply(PAGE + b"\xff\n"),
+        Reply(b"\xff\xfe" + PAGE.decode().encode("utf-16-le")),
     ],
-    ids=["twice", "broken", "junk after", "not compressed", "not asked for", "twice without header", "invalid UTF-8"],
+    ids=["twice", "broken", "junk after", "not compressed", "not asked for", "twice without header", "UTF-16"],
 )
 def test_d15_compression_mix_ups_are_bad_encoding(http_server: Serve, scraper: Scrape, reply: Reply) -> None:
     assert failure(scraper(http_server({"/metrics": reply}).url)).reason == "encoding"

@@ -1,6 +1,6 @@
 import pytest
 
-from phasewatch.sources.target import Target, TargetError, folder_name, name_from_folder, parse_target
+from phasewatch.sources.target import Target, TargetError, folder_name, name_from_folder, parse_target, told_apart
 
 
 @pytest.mark.parametrize(
@@ -152,3 +152,26 @@ def test_a_chosen_name_labels_and_role_are_kept() -> None:
     assert target == Target("decode 1", "http://gpu-1:8000/metrics", {"zone": "a"}, "decode")
     with pytest.raises(TargetError, match="name"):
         parse_target("gpu-1", "two\nlines")
+
+
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (["http://h:8080/upstream/a/metrics", "h:8080/upstream/b/metrics"],
+         ["h:8080/upstream/a/metrics", "h:8080/upstream/b/metrics"]),
+        (["h:8080", "h:8080/b?x=%25", "h:8081/b"], ["h:8080/metrics", "h:8080/b?x=%25", "h:8081"]),
+        (["[fe80::1%25e0]:1/a", "[fe80::1%25e0]:1/b"], ["[fe80::1%e0]:1/a", "[fe80::1%e0]:1/b"]),
+        (["h:1", "h:1/metrics"], ["h:1", "h:1"]),
+    ],
+)  # fmt: skip
+def test_p28_pages_of_one_server_are_told_apart_by_their_paths(texts: list[str], names: list[str]) -> None:
+    apart = told_apart([parse_target(text) for text in texts])
+    assert [target.name for target in apart] == names
+    assert len({folder_name(name) for name in names}) == len(set(names))
+
+
+def test_p28_a_chosen_name_stays_and_a_path_too_long_for_a_folder_is_refused() -> None:
+    chosen = [parse_target("h:1/a", "twin"), parse_target("h:1/b", "twin")]
+    assert told_apart(chosen) == chosen
+    with pytest.raises(TargetError, match="too long for a folder"):
+        told_apart([parse_target("h:1/a"), parse_target(f"h:1/{'b' * 300}")])

@@ -10,7 +10,7 @@ from phasewatch.commands import EXIT_NOTHING_READ, CommandError
 from phasewatch.core.settings import Estimator, ObjectiveError, Settings, parse_objectives
 from phasewatch.sources.recording import EARLIEST_UNIX, Recording, RecordingError
 from phasewatch.sources.sources import History, open_source, recording_at
-from phasewatch.sources.target import Target, TargetError, parse_target
+from phasewatch.sources.target import Target, TargetError, parse_target, told_apart
 
 # No moment so far behind a recording's last page is meant: it is a mistyped one, and each step up to it is judged.
 _LONG_AFTER = 3600.0
@@ -36,7 +36,11 @@ def target_of(text: str) -> Target:
 
 
 def unique(targets: Sequence[Target]) -> Sequence[Target]:
-    """Raises CommandError where one is named twice."""
+    """By names that tell them apart. Raises CommandError where one is named twice."""
+    try:
+        targets = told_apart(targets)
+    except TargetError as error:
+        raise CommandError(str(error)) from None
     for index, target in enumerate(targets):
         if target.name in [t.name for t in targets[:index]]:
             raise CommandError(f"duplicate target {target.name}; remove one")

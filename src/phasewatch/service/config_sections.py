@@ -19,7 +19,7 @@ from phasewatch.core.durations import format_duration, parse_duration
 from phasewatch.core.report.families import RESERVED_LABELS
 from phasewatch.service.yamlfile import Loc, ProblemsError, kind, nearest
 from phasewatch.sources.pages import MAX_PAGE_BYTES
-from phasewatch.sources.target import Target, TargetError, parse_target
+from phasewatch.sources.target import Target, TargetError, parse_target, told_apart
 
 _LEAST_SCRAPES = 3  # fewer good pages in a window are no basis for a verdict
 # Whoever asks once a day wants no verdicts; a longer history is Prometheus' work, and ours is kept in memory.
@@ -128,14 +128,20 @@ def _distinct(targets: tuple[TargetSection, ...]) -> tuple[TargetSection, ...]:
     problems: list[tuple[Loc, str]] = []
     by_name: dict[str, int] = {}
     by_url: dict[str, int] = {}
-    for index, target in enumerate(section.target() for section in targets):
+    try:
+        named = told_apart([section.target() for section in targets])
+    except TargetError as error:
+        raise ProblemsError([((), str(error))]) from None
+    for index, target in enumerate(named):
         if (first := by_url.setdefault(target.url, index)) != index:
             problems.append(((index,), f"duplicate target {target.url} (first is targets[{first}]); remove one"))
         elif (first := by_name.setdefault(target.name, index)) != index:
             problems.append(((index,), f"duplicate name {target.name!r} (targets[{first}] has it); choose another"))
     if problems:
         raise ProblemsError(problems)
-    return targets
+    return tuple(
+        section.model_copy(update={"name": target.name}) for section, target in zip(targets, named, strict=True)
+    )
 
 
 class FileSdSection(_Section):

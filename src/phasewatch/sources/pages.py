@@ -1,5 +1,6 @@
 """Bytes -> the text of a metrics page, the same way for a live scrape and for a recorded file."""
 
+import codecs
 import json
 import re
 import zlib
@@ -13,6 +14,9 @@ _METRICS_LINE = re.compile(
     r"|(?:[A-Za-z_:][\w:]*(?<!:)(?:\{.*\})?|\{.*\})[ \t]+[-+]?(?:\d|\.\d|Inf|NaN))",
     re.MULTILINE | re.IGNORECASE,
 )
+
+# No sample and no comment begins with it, so a line that does is counted as one that cannot be read.
+_UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 class PageError(ValueError):
@@ -74,13 +78,18 @@ def gunzip(data: bytes, limit: int = MAX_PAGE_BYTES) -> bytes:
 
 
 def page_text(body: bytes, content_type: str = "") -> str:
-    """The page's text. Raises PageError: empty, still compressed, not UTF-8, cut short, or no metrics page."""
+    """The page's text. An invalid byte costs its line: it stays, but as one that nobody can take for a sample.
+
+    Raises PageError: empty, still compressed, no text, cut short, or no metrics page.
+    """
     if body.startswith(GZIP_MAGIC):
         raise PageError("encoding", "compressed twice; a proxy may compress what is compressed already")
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise PageError("encoding", f"invalid UTF-8 at byte {error.start}; check the address and path") from None
+        text = _mended(body)
+        if text is None:
+            raise PageError("encoding", f"invalid UTF-8 at byte {error.start}; check the address and path") from None
     if not text.strip():
         raise PageError("empty", "the response is empty; the server is up: check its metrics settings")
     # HTML first: its style sheets may hold lines that look like samples.
@@ -89,6 +98,20 @@ def page_text(body: bytes, content_type: str = "") -> str:
     if content_type.lower().startswith(OPENMETRICS) and not text.rstrip().endswith("# EOF"):
         raise PageError("truncated", "the response ends before its '# EOF' line; the whole scrape is discarded")
     return text
+
+
+def _mended(body: bytes) -> str | None:
+    """Valid text of a page with invalid bytes; None where it is none: no metrics in it, or no line in two is text."""
+    lines, bad = body.removeprefix(codecs.BOM_UTF8).split(b"\n"), 0
+    texts = []
+    for line in lines:
+        try:
+            texts.append(line.decode())
+        except UnicodeDecodeError:
+            bad += 1
+            texts.append(_UNREADABLE + line.decode(errors="replace"))
+    text = "\n".join(texts)
+    return text if 2 * bad < len(lines) and _METRICS_LINE.search(text) else None
 
 
 def _kind(text: str, content_type: str) -> str:

@@ -2,8 +2,8 @@
 
 import ipaddress
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -75,6 +75,27 @@ def parse_target(
         raise TargetError(f"target {shown_text(text)!r}: {error}") from None
     in_url = host.replace("%", "%25")
     return Target(shown, f"{scheme}://{in_url}:{number}{path}", dict(labels or {}), role, auth)
+
+
+def told_apart(targets: Sequence[Target]) -> list[Target]:
+    """The same, but those of several pages of one server are named by their path as well. Raises TargetError."""
+    pages: dict[str, set[str]] = {}
+    for target in targets:
+        pages.setdefault(target.name, set()).add(target.url)
+    return [_named_by_path(one) if len(pages[one.name]) > 1 else one for one in targets]
+
+
+def _named_by_path(target: Target) -> Target:
+    """As it is where the name is one that somebody chose."""
+    server, _, path = target.url.partition("://")[2].partition("/")
+    if target.name != server.replace("%25", "%"):
+        return target
+    address = f"{target.name}/{path}"
+    try:
+        folder_name(address)
+    except TargetError as error:
+        raise TargetError(f"target {address!r}: {error}") from None
+    return replace(target, name=address)
 
 
 def shown_text(text: str) -> str:
