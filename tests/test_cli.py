@@ -284,6 +284,13 @@ def test_p28_two_models_by_path_on_one_port_are_recorded_and_diagnosed(
     assert {engine["target"] for engine in json.loads(out)["engines"]} == names
 
 
+def test_p27_the_terminal_says_whose_page_it_is(run: Run, tmp_path: Path) -> None:
+    _file(tmp_path / "1.prom", b"sglang:num_running_reqs 3\n")
+    code, out, _ = run("diagnose", tmp_path)
+    assert code == 1
+    assert "this is SGLang's /metrics; phasewatch reads vLLM's only" in " ".join(out.split())
+
+
 def test_record_says_when_no_page_could_be_read(run: Run, tmp_path: Path, free_port: int) -> None:
     url = f"http://127.0.0.1:{free_port}"
     code, out, err = run("record", url, "--out", tmp_path / "out", "--interval", "50ms", "--for", "100ms")

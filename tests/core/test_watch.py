@@ -90,6 +90,45 @@ def test_a_page_without_engine_samples_is_no_engine_metrics_with_a_hint(kind: st
     assert fleet.targets[0].last_error
 
 
+@pytest.mark.parametrize(
+    ("whose", "text"),
+    [
+        ("SGLang's", 'sglang:num_running_reqs{model_name="m"} 3\n'),
+        ("SGLang's", 'dynamo_component_uptime_seconds 4\nsglang:token_usage{model_name="m"} 0.3\n'),
+        ("TensorRT-LLM's", 'trtllm_request_success_total{model_name="m"} 3\n'),
+        ("Triton's", 'nv_inference_request_success{model="m",version="1"} 1\n'),
+        ("Text Generation Inference's", "tgi_queue_size 5\n"),
+        ("llama.cpp's", "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total 1\n"),
+        ("vLLM-Omni's", "# TYPE vllm:omni_num_requests_running gauge\nprocess_open_fds 3\n"),
+        ("vLLM-Omni's", "vllm_omni:num_requests_running 3\n"),
+        ("Dynamo's", 'dynamo_frontend_requests_total{model="m"} 3\n'),
+        ("LiteLLM's", "litellm_proxy_total_requests_metric_total 3\n"),
+        ("the DCGM exporter's", 'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 97\n'),
+        ("the node exporter's", 'node_cpu_seconds_total{cpu="0",mode="idle"} 3\ngo_goroutines 8\n'),
+        ("Ray's", 'ray_serve_num_http_requests_total{route="/"} 3\n'),
+        ("an Ollama exporter's", 'ollama_requests_total{model="m"} 3\n'),
+        ("phasewatch's own", 'phasewatch_target_up{target="t"} 1\n'),
+        ("Prometheus'", "prometheus_tsdb_head_series 3\n"),
+    ],
+)
+def test_p27_somebody_elses_page_is_named_and_no_logger_is_asked_for(whose: str, text: str) -> None:
+    scene = Scene()
+    scene.watcher.page("s", parse(text, at=1.0))
+    (target,) = scene.watcher.evaluate(1.0).targets
+    assert (target.state, target.last_error is None) == ("no_engine_metrics", False)
+    assert str(target.last_error).startswith(f"this is {whose} /metrics; phasewatch reads ")
+    assert "logger" not in str(target.last_error)
+    vllm = parse(text + "vllm:num_requests_running 1\n", at=2.0)
+    assert (vllm.kind, vllm.foreign) == ("engine", None)
+
+
+@pytest.mark.parametrize("text", ["up 1\n", "python_info 1\nhttp_requests_total 3\n", 'x{y="sglang:z"} 1\n'])
+def test_p27_a_page_that_nothing_tells_of_keeps_the_hint_for_vllm(text: str) -> None:
+    scene = Scene()
+    scene.watcher.page("s", parse(text, at=1.0))
+    assert "stat logger" in str(scene.watcher.evaluate(1.0).targets[0].last_error)
+
+
 def odd(fleet: Fleet) -> dict[str, tuple[int, bool]]:
     return {one.kind: (one.count, one.present) for one in fleet.targets[0].anomalies}
 

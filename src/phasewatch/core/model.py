@@ -86,7 +86,8 @@ class Page:
     kind: "engine" when any engine family has a sample, "router" when only a router's re-exported gauges are there,
     "declared" when engine families have HELP/TYPE but no sample, else "none". anomalies: what is odd
     about the page, one for each kind. http: counters of the web server (page wide, they carry no engine label), also
-    present when kind is not "engine".
+    present when kind is not "engine". foreign: where kind is "none", whose page it is and what to scrape instead, in
+    one line; None where nothing tells.
     """
 
     at: float
@@ -94,6 +95,7 @@ class Page:
     kind: Literal["engine", "router", "declared", "none"]
     anomalies: tuple[Anomaly, ...]
     http: Mapping[str, float]
+    foreign: str | None
 
 
 @dataclass(frozen=True, slots=True)

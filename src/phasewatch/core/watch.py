@@ -279,7 +279,7 @@ class Watcher:
     def _target(self, name: str, memory: _Target, reports: Sequence[EngineReport], at: float) -> TargetReport:
         error = memory.error
         if error is None and memory.page is not None and memory.page.kind != "engine":
-            error = _NO_ENGINE[memory.page.kind]
+            error = memory.page.foreign or _NO_ENGINE[memory.page.kind]
         return TargetReport(
             target=name,
             url=None,

@@ -88,7 +88,7 @@ def page_text(body: bytes, content_type: str = "") -> str:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         text = _mended(body)
-        if text is None:
+        if not text:
             raise PageError("encoding", f"invalid UTF-8 at byte {error.start}; check the address and path") from None
     if not text.strip():
         raise PageError("empty", "the response is empty; the server is up: check its metrics settings")
@@ -100,8 +100,8 @@ def page_text(body: bytes, content_type: str = "") -> str:
     return text
 
 
-def _mended(body: bytes) -> str | None:
-    """Valid text of a page with invalid bytes; None where it is none: no metrics in it, or no line in two is text."""
+def _mended(body: bytes) -> str:
+    """Valid text of a page with invalid bytes; "" where it is none: no metrics in it, or no line in two is text."""
     lines, bad = body.removeprefix(codecs.BOM_UTF8).split(b"\n"), 0
     texts = []
     for line in lines:
@@ -111,7 +111,7 @@ def _mended(body: bytes) -> str | None:
             bad += 1
             texts.append(_UNREADABLE + line.decode(errors="replace"))
     text = "\n".join(texts)
-    return text if 2 * bad < len(lines) and _METRICS_LINE.search(text) else None
+    return text if 2 * bad < len(lines) and _METRICS_LINE.search(text) else ""
 
 
 def _kind(text: str, content_type: str) -> str:

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from phasewatch.core.model import Anomaly, Histogram, Page, Snapshot
 from phasewatch.core.pages.catalog import BY_NAME, CATALOG, ENGINE_FAMILIES, HISTOGRAM_PARTS, MOST, SPELLINGS, Signal
+from phasewatch.core.pages.foreign import whose
 from phasewatch.core.pages.lines import EngineId, Lines, believed, number_in
 
 _PAGE: EngineId = ("", "")
@@ -109,6 +110,7 @@ class Layout:
         )
         self.numbered = tuple(None if head is None else at for at, head in enumerate(lines.heads))
         self.heads_length = sum(map(len, self.heads))
+        self.foreign = whose({*lines.declared, *map(_name, self.heads)}) if self.kind == "none" else None
 
     def _places(self, row: Signal, lines: Lines) -> Iterable[tuple[EngineId, int]]:
         """Where the signal's values are by engine; page-wide ones under _PAGE. A broken histogram is reported and
@@ -181,6 +183,7 @@ class Reading:
             kind=layout.kind,
             anomalies=self._anomalies,
             http={name: scalars[place] for name, place in layout.http.items()},
+            foreign=layout.foreign,
         )
 
     def move(self, lines: Sequence[int], numbers: Sequence[float]) -> bool:
@@ -334,6 +337,11 @@ def _info(id_: EngineId, engines: int, lines: Lines) -> dict[str, float]:
                 shared = row.name == "kv_blocks" and not labels.worker
                 found.setdefault(row.name, number / engines if shared else number)
     return found
+
+
+def _name(head: str) -> str:
+    """The metric's name that a line's head begins with."""
+    return head.lstrip(" \t").partition("{")[0].partition(" ")[0]
 
 
 def _kind(lines: Lines, has_engines: bool) -> Literal["engine", "router", "declared", "none"]:
