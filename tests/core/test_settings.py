@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 import pytest
 
 from phasewatch.core.durations import LONGEST_SECONDS
-from phasewatch.core.settings import Allowed, Limit, Settings, Thresholds
+from phasewatch.core.settings import Allowed, Limit, ObjectiveError, Settings, Thresholds, parse_objectives
 
 THRESHOLDS = {one.name: one for one in fields(Thresholds)}
 
@@ -52,3 +52,21 @@ def test_windows_that_cannot_be_are_refused(windows: tuple[float, ...]) -> None:
 def test_limits_that_cannot_be_are_refused(limits: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="above 0, critical not below warning"):
         Limit(*limits)
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        ((":ttft_p99=1s",), "write NAME=DURATION or MODEL:NAME=DURATION"),  # a model was meant
+        (("ttft_p99=1s", "ttft_p99=2s"), "'ttft_p99=2s': ttft_p99 is given twice; keep one"),
+        (("m:itl_p99=1s", "m:itl_p99=1s"), "m:itl_p99 is given twice; keep one"),
+    ],
+)
+def test_objectives_of_which_one_would_be_ignored_are_refused(texts: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ObjectiveError, match=says):
+        parse_objectives(texts)
+
+
+def test_an_objective_may_be_given_for_all_models_and_for_one() -> None:
+    objectives = parse_objectives(["ttft_p99=1s", "a:b:ttft_p99=2s"])
+    assert [objectives.of(model)["ttft_p99"].warning for model in ("m", "a:b")] == [1, 2]

@@ -7,7 +7,7 @@ import pytest
 from phasewatch.core.settings import Settings
 from phasewatch.sources.recording import RecordingError
 from phasewatch.sources.sources import SOURCES, History, open_source
-from phasewatch.sources.target import Target
+from phasewatch.sources.target import Target, TargetError
 
 
 def _first(text: str) -> str | None:
@@ -19,6 +19,13 @@ def _first(text: str) -> str | None:
 )
 def test_an_address_is_a_server(text: str) -> None:
     assert _first(text) == "URLs of servers"
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_nothing_is_no_source_not_even_this_folder(text: str, captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(captures / "idle")
+    with pytest.raises(TargetError, match="a source is empty; give a URL or a recording"):
+        open_source(text)
 
 
 @pytest.mark.parametrize("text", ["incident", "./gpu-1:8000", "/var/a:b", "~/gpu-1:8000", "folder/a:b"])

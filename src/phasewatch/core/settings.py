@@ -84,8 +84,8 @@ def parse_objectives(texts: Iterable[str], base: Objectives | None = None) -> Ob
     by_model: dict[str, dict[str, Limit]] = {}
     for text in texts:
         left, equals, duration = text.rpartition("=")
-        model, _, name = left.rpartition(":")
-        if not equals or name not in OBJECTIVE_NAMES:
+        model, colon, name = left.rpartition(":")
+        if not equals or name not in OBJECTIVE_NAMES or (colon and not model):
             raise ObjectiveError(
                 f"objective {text!r}: write NAME=DURATION or MODEL:NAME=DURATION, such as ttft_p99=2.5s;"
                 f" NAME is one of {', '.join(OBJECTIVE_NAMES)}"
@@ -96,7 +96,10 @@ def parse_objectives(texts: Iterable[str], base: Objectives | None = None) -> Ob
             raise ObjectiveError(f"objective {text!r}: {error}") from None
         if seconds <= 0:
             raise ObjectiveError(f"objective {text!r}: the limit must be above zero")
-        (by_model.setdefault(model, {}) if model else general)[name] = Limit(seconds, seconds)
+        given = by_model.setdefault(model, {}) if model else general
+        if name in given:
+            raise ObjectiveError(f"objective {text!r}: {left} is given twice; keep one")
+        given[name] = Limit(seconds, seconds)
     merged = {model: override(base.by_model.get(model, {}), limits) for model, limits in by_model.items()}
     return Objectives(override(base.limits, general), dict(base.by_model) | merged)
 

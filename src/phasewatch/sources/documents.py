@@ -78,6 +78,9 @@ def _json(path: Path, text: str) -> Any:
         raise DocumentError(f"{path}: neither the file nor its last line is JSON ({why})") from None
 
 
+_LONGEST_SHOWN = 24
+
+
 def _loads(text: str) -> Any:
     return json.loads(text, parse_float=_finite, parse_constant=_finite, parse_int=_finite_int)
 
@@ -86,7 +89,8 @@ def _finite(text: str) -> float:
     """NaN, Infinity and 1e999 are no numbers to compare."""
     value = float(text)
     if not isfinite(value):
-        raise ValueError(f"{text} is not a finite number")
+        shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..., {len(text)} characters,"
+        raise ValueError(f"{shown} is not a finite number")
     return value
 
 

@@ -10,7 +10,7 @@ from phasewatch.core.settings import Settings
 from phasewatch.sources.packed import is_packed, open_packed
 from phasewatch.sources.recording import Recording, RecordingError, open_recording
 from phasewatch.sources.replaying import replay, span
-from phasewatch.sources.target import Target, parse_target
+from phasewatch.sources.target import Target, TargetError, parse_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,8 @@ SOURCES: tuple[Source, ...] = (
 
 def open_source(text: str) -> Target | History:
     """Raises TargetError or RecordingError."""
+    if not text.strip():
+        raise TargetError("a source is empty; give a URL or a recording")
     for source in SOURCES:
         if source.knows(text):
             return source.open(text)
