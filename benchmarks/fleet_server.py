@@ -11,10 +11,8 @@ follows, on the monotonic clock, and the process ends.
 import asyncio
 import json
 import sys
-import tempfile
 import time
 from functools import lru_cache, partial
-from pathlib import Path
 
 from phasewatch.commands.demo import demo_recording
 from phasewatch.outputs.replay_server import Track
@@ -30,11 +28,9 @@ class Pages:
     """The pages of every replica for the next `seconds` seconds."""
 
     def __init__(self, seconds: float) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            recording = demo_recording(Path(folder))
-            tracks = [Track(target, target.entries[0].seconds, loop=True) for target in recording.targets]
-            frames = int(seconds / FRAME_SECONDS) + SHIFT * SHIFTS + 1
-            self._frames = [[track.at(n * FRAME_SECONDS)[1].encode() for n in range(frames)] for track in tracks]
+        tracks = [Track(target, target.entries[0].seconds, loop=True) for target in demo_recording().targets]
+        frames = int(seconds / FRAME_SECONDS) + SHIFT * SHIFTS + 1
+        self._frames = [[track.at(n * FRAME_SECONDS)[1].encode() for n in range(frames)] for track in tracks]
         self.started = time.monotonic()
         self._as_model = lru_cache(maxsize=512)(self._render)
 

@@ -43,8 +43,8 @@ NOTE = "Preview of the dashboard's own queries on the recorded incident that shi
 # --- data
 
 
-def history(folder: Path) -> str:
-    whole = demo_recording(folder)
+def history() -> str:
+    whole = demo_recording()
     recording = Recording(whole.path, tuple(t for t in whole.targets if t.name in REPLICAS))
     objectives = parse_objectives([f"{name}={limit}" for name, limit in OBJECTIVES.items()])
     written = Backfill()
@@ -323,7 +323,7 @@ def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     assert all(len(list(shown(BOARDS[name]))) for name in PICTURES)
     with tempfile.TemporaryDirectory() as folder:
-        openmetrics = history(Path(folder) / "recording")
+        openmetrics = history()
         (Path(folder) / "prometheus").mkdir()
         flags = (f"--query.lookback-delta={STEP}s",)
         server = start_prometheus(

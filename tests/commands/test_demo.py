@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 import requests
@@ -22,16 +21,16 @@ def verdicts(fleet: Fleet) -> dict[str, str | None]:
     return {engine.key.target: engine.verdict for engine in fleet.engines}
 
 
-def test_the_package_ships_three_small_recordings_of_one_model(tmp_path: Path) -> None:
-    recording = demo.demo_recording(tmp_path)
+def test_the_package_ships_three_small_recordings_of_one_model() -> None:
+    recording = demo.demo_recording()
     assert [target.name for target in recording.targets] == ["vllm-0", "vllm-1", "vllm-2"]
     assert all(entry.kind == "page" for target in recording.targets for entry in target.entries)
     archive = files("phasewatch") / "recordings" / "demo.tar.xz"
     assert len(archive.read_bytes()) < 600_000
 
 
-def test_one_replica_runs_into_an_incident_and_out_of_it_while_the_others_are_well(tmp_path: Path) -> None:
-    recording = demo.demo_recording(tmp_path)
+def test_one_replica_runs_into_an_incident_and_out_of_it_while_the_others_are_well() -> None:
+    recording = demo.demo_recording()
     objectives = parse_objectives(f"{name}={limit}" for name, limit in demo.OBJECTIVES.items())
     fleets = list(replay(recording, Settings(windows=(60.0,), objectives=objectives), 2.0))
     shortest = min(span_of.entries[-1].seconds for span_of in recording.targets)

@@ -1,13 +1,10 @@
 """`phasewatch demo`: three recorded replicas of one model, served again, and a real phasewatch watching them."""
 
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
 from importlib.resources import as_file, files
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -26,7 +23,8 @@ from phasewatch.outputs.web.server import ListenError, Server
 from phasewatch.service.config_sections import Config
 from phasewatch.service.logs import setup_logs
 from phasewatch.service.service import Service
-from phasewatch.sources.recording import Recording, open_recording
+from phasewatch.sources.packed import open_packed
+from phasewatch.sources.recording import Recording
 
 USUAL_PORT = 9321
 # What the recorded server, a small model on two CPU cores, does well; see scripts/make_demo_recordings.py.
@@ -72,53 +70,44 @@ def command(
 
 def _watched(duration: float | None, listen: str | None) -> None:
     """Until Ctrl-C or for `duration` seconds. A table that changes in place on a terminal, else a line a change."""
-    with TemporaryDirectory(prefix="phasewatch-demo-") as folder:
-        recording = demo_recording(Path(folder))
-        with ReplayServer(recording, loop=True) as replicas:
-            service = Service(_config(replicas.urls))
-            setup_logs("error")
-            server = _server(service, listen)
-            thread = threading.Thread(target=server.run, daemon=True)
-            thread.start()
-            try:
-                for name, url in replicas.urls.items():
-                    note(f"{name} is served on {url}")
-                print(f"phasewatch is on {server.url} (web page), {server.url}/metrics (gauges)", flush=True)
-                end = None if duration is None else time.monotonic() + duration
-                (_table if sys.stdout.isatty() else _lines)(service, server.url, end)
-            except KeyboardInterrupt:
-                pass
-            finally:
-                server.stop()
-                thread.join()
+    with ReplayServer(demo_recording(), loop=True) as replicas:
+        service = Service(_config(replicas.urls))
+        setup_logs("error")
+        server = _server(service, listen)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        try:
+            for name, url in replicas.urls.items():
+                note(f"{name} is served on {url}")
+            print(f"phasewatch is on {server.url} (web page), {server.url}/metrics (gauges)", flush=True)
+            end = None if duration is None else time.monotonic() + duration
+            (_table if sys.stdout.isatty() else _lines)(service, server.url, end)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.stop()
+            thread.join()
     note("stopped")
 
 
 def _fleet(duration: float | None, listen: str) -> None:
     """Only the replicas, for a phasewatch elsewhere: the first at `listen`, the others on the next ports."""
-    with TemporaryDirectory(prefix="phasewatch-demo-") as folder:
-        try:
-            replicas = ReplayServer(demo_recording(Path(folder)), listen=listen_address(listen), loop=True)
-        except ReplayError as error:
-            raise CommandError(str(error)) from None
-        with replicas:
-            for name, url in replicas.urls.items():
-                print(name, url, flush=True)
-            note("serving again and again (Ctrl-C stops)")
-            wait(replicas.done, duration)
+    try:
+        replicas = ReplayServer(demo_recording(), listen=listen_address(listen), loop=True)
+    except ReplayError as error:
+        raise CommandError(str(error)) from None
+    with replicas:
+        for name, url in replicas.urls.items():
+            print(name, url, flush=True)
+        note("serving again and again (Ctrl-C stops)")
+        wait(replicas.done, duration)
     note("stopped")
 
 
-def demo_recording(folder: Path) -> Recording:
-    """Unpacks the recordings that the package ships into `folder`."""
-    with (
-        as_file(files("phasewatch") / "recordings" / "demo.tar.xz") as archive,
-        tarfile.open(archive) as tar,
-    ):
-        # Python before 3.11.4 has no filters.
-        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-        tar.extractall(folder)
-    return open_recording(folder)
+def demo_recording() -> Recording:
+    """The recordings that the package ships."""
+    with as_file(files("phasewatch") / "recordings" / "demo.tar.xz") as archive:
+        return open_packed(str(archive))
 
 
 def _config(urls: dict[str, str]) -> Config:
