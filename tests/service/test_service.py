@@ -54,12 +54,13 @@ def report(service: Service, url: str) -> TargetReport:
 def seen(service: Service, url: str, so: Callable[[TargetReport], bool]) -> TargetReport:
     """The first report of a target that is so."""
     return wait_until(
-        lambda: [now for now in [report(service, url)] if so(now)] if service.ready else [], f"{url} is as expected"
+        lambda: [now for now in [report(service, url)] if so(now)] if service.unready is None else [],
+        f"{url} is as expected",
     )[0]
 
 
 def ready(service: Service) -> Fleet:
-    wait_until(lambda: service.ready, "the first round is over")
+    wait_until(lambda: service.unready is None, "the first round is over")
     assert service.fleet is not None
     return service.fleet
 
@@ -80,7 +81,7 @@ def test_a_round_brings_every_engine_and_how_its_scrape_went(
 ) -> None:
     one, two = http_server({"/metrics": PAGE}), http_server({"/metrics": PAGE})
     service = watch(f"{{url: {one.url}, name: one, role: prefill, labels: {{pod: p1}}}}", two.url, interval=5.0)
-    assert service.ready is False
+    assert service.unready is not None
     fleet = ready(service)
     assert {(key.target, key.model_name) for key in (engine.key for engine in fleet.engines)} == {
         ("one", "demo-llama"),
@@ -305,12 +306,12 @@ def test_it_is_unready_when_no_evaluation_has_succeeded_for_three_intervals(tmp_
     service = Alone(tmp_path)
     assert service.unready == "phasewatch waits for its first round of scrapes."
     service._evaluate()
-    assert service.ready
+    assert service.unready is None
     service.broken = True
     with structlog.testing.capture_logs() as logged:
         for _ in range(4):
             service.now += 10
-            assert service.ready == (service.now <= 1030)
+            assert (service.unready is None) == (service.now <= 1030)
             service._evaluate()
         assert service.unready == (
             "phasewatch has had no successful evaluation for 40 s, three intervals or more; see its log."
@@ -318,7 +319,7 @@ def test_it_is_unready_when_no_evaluation_has_succeeded_for_three_intervals(tmp_
         service.broken = False
         for _ in range(2):
             service._evaluate()
-    assert service.ready
+    assert service.unready is None
     assert [entry["event"] for entry in logged if "evaluation" in entry["event"]] == [
         "evaluation failed; please report this",
         "evaluation works again",

@@ -21,7 +21,6 @@ OF_ENGINE = "target, engine"
 OF_MODEL = "model_name, role"
 
 # Numbers that stand for a state or a verdict in a timeline; the mapping to words is in the panel.
-SERVING = 0
 STATE_NUMBERS: Mapping[str, int] = {state: number for number, state in enumerate(STATES)}
 VERDICT_NUMBERS: Mapping[str, int] = {verdict: number for number, verdict in enumerate(VERDICTS, 10)}
 

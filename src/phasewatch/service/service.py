@@ -84,10 +84,6 @@ class Service:
             return None
         return f"phasewatch has had no successful evaluation for {age:.0f} s, three intervals or more; see its log."
 
-    @property
-    def ready(self) -> bool:
-        return self.unready is None
-
     def start(self) -> None:
         """Begins at once and returns. A second call does nothing."""
         if self._scheduler is not None:

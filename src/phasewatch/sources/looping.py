@@ -22,7 +22,6 @@ class _Sample:
 
     series: str
     family: str
-    type: str
     kind: str
     value: float
     rest: str
@@ -44,14 +43,14 @@ def _lines(text: str) -> Iterator[tuple[str, _Sample | None]]:
 def _sample(series: str, value: float, rest: str, types: Mapping[str, str]) -> _Sample:
     name = series.partition("{")[0]
     if name.endswith("_created") or name == "process_start_time_seconds":
-        return _Sample(series, name, "gauge", "since", value, rest)
+        return _Sample(series, name, "since", value, rest)
     for kind, endings in (("count", _COUNTS), ("sum", _SUMS)):
         for type_, suffixes in endings.items():
             for suffix in suffixes:
                 family = name.removesuffix(suffix)
                 if name.endswith(suffix) and types.get(family) == type_:
-                    return _Sample(series, family, type_, kind, value, rest)
-    return _Sample(series, name, "", "", value, rest)
+                    return _Sample(series, family, kind, value, rest)
+    return _Sample(series, name, "", value, rest)
 
 
 def _values(text: str) -> dict[str, _Sample]:
