@@ -120,6 +120,60 @@ def test_b23_swapped_phases_are_a_contradiction_and_prefill_is_not_blamed(object
     assert not {one for one in blamed(report) if one.startswith("prefill_") or one == "frontend"}
 
 
+# --- B26: zero hits that are correct, zero hits that are not
+
+
+def _reads_prompts(
+    cached: int = 0, size: int = 784, prompt: int = 300, requests: int = 30, **made: bool
+) -> EngineReport:
+    server = Server(max_model_len=32768, **made)
+    server.engine.block_size = size
+    scene = Scene(server)
+
+    def traffic() -> None:
+        server.engine.set(running=2, kv=0.2).serves(requests, prompt=prompt, cached=cached, batch=2)
+
+    return scene.after(90, traffic)
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(("size", "prompt", "requests"), [(784, 300, 30), (16, 4000, 3), (1056, 240, 60)])
+def test_b26_no_hit_at_all_is_told_with_both_readings_and_never_a_verdict(
+    size: int, prompt: int, requests: int, old: bool
+) -> None:
+    report = _reads_prompts(size=size, prompt=prompt, requests=requests, old=old)
+    text = advisory(report, "prefix_hits_none")
+    assert f"cache block of {size:,} tokens" in text
+    assert "0 is right" in text
+    assert "does not count its hits" in text
+    assert "compare TTFT" in text
+    assert not blamed(report)
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [{"cached": 16}, {"requests": 1}, {"prompt": 20}, {"cached": 200}],
+    ids=["few hits", "few prompts", "short prompts", "many hits"],
+)
+def test_b26_where_hits_are_counted_or_little_is_asked_nothing_is_said(quiet: dict[str, int]) -> None:
+    assert "prefix_hits_none" not in kinds(_reads_prompts(**quiet))
+
+
+def test_b26_a_cache_that_is_off_or_fed_from_elsewhere_needs_no_such_note() -> None:
+    off, fed = Server(), Richer()
+    off.engine.prefix_caching = False
+
+    def traffic(server: Server) -> None:
+        server.engine.set(running=2, kv=0.2).serves(30, prompt=1000, batch=2)
+
+    def from_elsewhere() -> None:
+        traffic(fed)
+        fed.adds("external_prefix_cache_hits_total", 600)
+
+    assert "prefix_hits_none" not in kinds(Scene(off).after(90, lambda: traffic(off)))
+    assert "prefix_hits_none" not in kinds(Scene(fed).after(90, from_elsewhere))
+
+
 # --- B25, B27: prompt tokens and caches ---------------------------------------------------------------------------
 
 

@@ -8,6 +8,9 @@ from phasewatch.core.measures.numbers import in_flight_change
 from phasewatch.core.measures.phases import count_of
 from phasewatch.core.model import Advisory
 
+# vLLM's default --max-num-batched-tokens on large GPUs: prompts that one step can compute are not worth a word.
+_STEP_TOKENS = 8192
+
 
 def advisories(view: WindowView) -> tuple[Advisory, ...]:
     """All that hold in this window, in row order."""
@@ -50,6 +53,28 @@ def _hits_low(view: WindowView) -> Advisory | None:
         {"prefix_hit_ratio": ratio, "prompt_tokens_mean": view.numbers.tokens.prompt_mean or 0.0},
         f"{percent(ratio)} of the prompt tokens come from the cache; prefill of the rest is still most of TTFT.",
         "Keep prompt prefixes identical (no timestamps or ids near the start) and route by prefix.",
+    )
+
+
+def _no_hits(view: WindowView) -> Advisory | None:
+    """Zero is right where nothing that prompts share fills a block, and wrong where hits are not counted: the counters
+    look the same."""
+    increases = view.window.increases
+    queries, external = increases.get("prefix_queries", 0.0), increases.get("external_prefix_hits", 0.0)
+    prompts = max(count_of(view.window, "ttft"), view.finishes)
+    if increases.get("prefix_hits") != 0 or external or view.prefix_caching_off:
+        return None
+    if queries < _STEP_TOKENS or prompts < view.thresholds.few_finishes:
+        return None
+    size = view.pages[-1].get("block_size")
+    block = "cache block" if size is None else f"cache block of {number(size)} tokens"
+    return Advisory(
+        "prefix_hits_none",
+        {"prefix_queries": queries, "prefix_hits": 0.0, **({} if size is None else {"block_size": size})},
+        f"The prefix cache is on and shows no hit for {number(queries)} prompt tokens. Either nothing that prompts"
+        f" share is as long as a {block}, and 0 is right, or this build does not count its hits.",
+        "Send one long prompt twice and compare TTFT: if the repeat is much faster, caching works and only the hit"
+        f" counter does not; if not, prompts need a shared prefix longer than a {block}, or a smaller --block-size.",
     )
 
 
@@ -149,6 +174,7 @@ _ROWS: tuple[Callable[[WindowView], Advisory | None], ...] = (
     _speculation,
     _caching_off,
     _hits_low,
+    _no_hits,
     _kv_filling,
     _kv_tight,
     _api_server_busy,
