@@ -117,13 +117,15 @@ def test_our_own_fault_is_logged_with_its_traceback_when_it_begins_and_once_when
     assert own[0]["traceback"] == OWN_FAULT.traceback
 
 
-def test_an_anomaly_is_logged_when_it_begins_and_when_it_ends() -> None:
+def test_an_anomaly_is_logged_when_it_begins_and_after_a_window_without_it() -> None:
     cut = Anomaly("unreadable_line", 1, "line 7 cannot be read: 'x'")
-    shown = ((), (cut,), (replace(cut, count=2),), (replace(cut, count=2, present=False),))
+    gone = replace(cut, present=False)
+    shown = ((), (cut,), (gone,), (cut,), (cut,), *[(gone,)] * 8)
     with structlog.testing.capture_logs() as logged:
         changes = Changes(structlog.get_logger())
-        for anomalies in shown:
-            changes.log(fleet((), targets=(target(anomalies=anomalies),)))
+        for turn, anomalies in enumerate(shown):
+            changes.log(replace(fleet((), targets=(target(anomalies=anomalies),)), at=10.0 * turn, window_seconds=60.0))
+            assert len([e for e in logged if "kind" in e]) == (turn >= 1) + (turn >= 11)
     assert [(e["log_level"], e["event"], e["kind"]) for e in logged if "kind" in e] == [
         ("warning", "anomaly", "unreadable_line"),
         ("info", "anomaly is over", "unreadable_line"),

@@ -248,6 +248,8 @@ class Engine:
         wait_over_before, self.wait_over = self.wait_over, False
         if state in ("no_engine_metrics", "asleep"):
             return Opinion.of_state(state)
+        if self.last.at < self.doubted_until:
+            return replace(Opinion.of_state(state), text=_SEVERAL_PROCESSES.summary)
         stall = engine_stall(self.progress, thresholds)
         if stall is None and view is not None:
             stall = admission_stall(self.progress, thresholds, kv_short=view.kv_short_now)

@@ -13,17 +13,17 @@ class Changes:
         self._targets: dict[str, str] = {}
         self._engines: dict[EngineKey, tuple[str, str | None]] = {}
         self._faults: dict[tuple[str | None, ...], str] = {}
-        self._odd: dict[str, frozenset[AnomalyKind]] = {}
+        self._odd: dict[str, dict[AnomalyKind, float]] = {}  # when each was last there
 
     def log(self, fleet: Fleet) -> None:
         for target in fleet.targets:
             self._target(target)
-            self._anomalies(target)
+            self._anomalies(target, fleet.at, fleet.window_seconds)
         for engine in fleet.engines:
             self._engine(engine)
         self._own_faults(fleet)
         self._targets = {target.target: target.state for target in fleet.targets}
-        self._odd = {target.target: _present(target) for target in fleet.targets}
+        self._odd = {target.target: self._odd[target.target] for target in fleet.targets}
         self._engines = {engine.key: (engine.state, engine.verdict) for engine in fleet.engines}
 
     def _own_faults(self, fleet: Fleet) -> None:
@@ -41,14 +41,18 @@ class Changes:
                 self._log.info("internal error is over", **about)
         self._faults = {key: fault.error for key, fault in known.items()}
 
-    def _anomalies(self, report: TargetReport) -> None:
-        """One line when an anomaly begins, one when it ends."""
-        before, now = self._odd.get(report.target, frozenset()), _present(report)
+    def _anomalies(self, report: TargetReport, at: float, window: float) -> None:
+        """One line when an anomaly begins, one when a whole window went by without it: many come with every third
+        scrape or so."""
+        seen = self._odd.setdefault(report.target, {})
         for one in report.anomalies:
-            if one.kind in now - before:
-                self._log.warning("anomaly", target=report.target, kind=one.kind, last=one.last)
-            elif one.kind in before - now:
+            if one.present:
+                if one.kind not in seen:
+                    self._log.warning("anomaly", target=report.target, kind=one.kind, last=one.last)
+                seen[one.kind] = at
+            elif one.kind in seen and at - seen[one.kind] > window:
                 self._log.info("anomaly is over", target=report.target, kind=one.kind, count=one.count)
+                del seen[one.kind]
 
     def _target(self, report: TargetReport) -> None:
         before = self._targets.get(report.target)
@@ -75,7 +79,3 @@ class Changes:
             "verdict", **about, verdict=report.verdict, previous=before and before[1], confidence=report.confidence,
             summary=report.summary,
         )  # fmt: skip
-
-
-def _present(report: TargetReport) -> frozenset[AnomalyKind]:
-    return frozenset(one.kind for one in report.anomalies if one.present)
