@@ -14,9 +14,14 @@ RUNBOOKS = "config/runbooks"
 
 def shipped(folder: str) -> Iterator[tuple[str, str]]:
     """(path, text) of every file under a folder of the repository, such as grafana/dashboards, sorted by path."""
+    yield from _walk(folder_of(folder), folder)
+
+
+def folder_of(path: str) -> Traversable:
+    """A folder of the repository."""
     top = files("phasewatch") / "shipped"
     root: Traversable = top if top.is_dir() else Path(phasewatch.__file__).parents[2]
-    yield from _walk(root.joinpath(*folder.split("/")), folder)
+    return root.joinpath(*path.split("/"))
 
 
 def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, str]]:

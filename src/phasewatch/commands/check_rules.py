@@ -8,12 +8,11 @@ from urllib.parse import urlsplit
 import requests
 import typer
 
-import phasewatch
 from phasewatch.commands import EXIT_UNHEALTHY, CommandError
 from phasewatch.commands.common import note, target_of
 from phasewatch.rulecheck.series import NEWEST, OLDEST, Known
 from phasewatch.service.yamlfile import FileError
-from phasewatch.shipped import RULES
+from phasewatch.shipped import RULES, folder_of
 from phasewatch.sources.http import ScrapeError, Scraper
 from phasewatch.sources.network_errors import explain
 
@@ -71,9 +70,7 @@ def command(
 
 
 def _own_rules() -> list[Path]:
-    package = Path(phasewatch.__file__).parent
-    in_wheel = package / "shipped"
-    return sorted(((in_wheel if in_wheel.is_dir() else package.parents[1]) / RULES).glob("*.yml"))
+    return sorted(Path(str(folder_of(RULES))).glob("*.yml"))
 
 
 def live_names(url: str) -> set[str]:

@@ -55,9 +55,8 @@ def command(
     from phasewatch.service.logs import setup_logs
     from phasewatch.service.service import Service
 
-    flags = {"web.listen_address": listen, "log.level": level, "log.format": format}
     try:
-        loaded = load_config(config, flags={key: value for key, value in flags.items() if value is not None})
+        loaded = load_config(config, flags={"web.listen_address": listen, "log.level": level, "log.format": format})
     except ConfigError as error:
         raise CommandError(*error.lines) from None
     setup_logs(loaded.log.level, loaded.log.format)

@@ -27,7 +27,6 @@ class Watching:
     """Scrapes every target each `interval` seconds from its making until `close`."""
 
     def __init__(self, targets: Sequence[Target], settings: Settings, interval: float) -> None:
-        self.targets = targets
         self._watcher = Watcher(settings)
         self._polled = [Polled(target, Scraper(target), clock) for target in targets]
         self._outcomes: queue.SimpleQueue[tuple[Polled, Outcome]] = queue.SimpleQueue()

@@ -73,13 +73,12 @@ class ObjectiveError(ValueError):
     """An objective that cannot be read: one line that says what and how to write it."""
 
 
-def parse_objectives(texts: Iterable[str], base: Objectives | None = None) -> Objectives:
-    """`NAME=DURATION` or `MODEL:NAME=DURATION` (both limits set to it) over `base` (default: profile standard).
+def parse_objectives(texts: Iterable[str]) -> Objectives:
+    """`NAME=DURATION` or `MODEL:NAME=DURATION` (both limits set to it) over profile standard.
 
     MODEL may contain colons and slashes: NAME is what follows the last colon before the last "=".
     Raises ObjectiveError.
     """
-    base = base or Objectives()
     general: dict[str, Limit] = {}
     by_model: dict[str, dict[str, Limit]] = {}
     for text in texts:
@@ -100,8 +99,7 @@ def parse_objectives(texts: Iterable[str], base: Objectives | None = None) -> Ob
         if name in given:
             raise ObjectiveError(f"objective {text!r}: {left} is given twice; keep one")
         given[name] = Limit(seconds, seconds)
-    merged = {model: override(base.by_model.get(model, {}), limits) for model, limits in by_model.items()}
-    return Objectives(override(base.limits, general), dict(base.by_model) | merged)
+    return Objectives(override(Objectives().limits, general), by_model)
 
 
 @dataclass(frozen=True, slots=True)

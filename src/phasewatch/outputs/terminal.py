@@ -400,7 +400,7 @@ def _model_line(model: ModelReport) -> Text:
     line.append(safe(model.model_name), style="bold")
     line.append(f" ({_join(f'{count} {state}' for state, count in model.engines.items() if count)}): ")
     line.append(model.verdict or "no verdict", style=verdict_style(model.verdict))
-    numbers = next(iter(model.windows.values()), None)
+    numbers = model.numbers
     if numbers is not None and numbers.ttft_seconds.count:
         p99 = estimate(numbers.ttft_seconds.p99), estimate(numbers.itl_seconds.p99)
         line.append(f", together TTFT p99 {p99[0]}, ITL p99 {p99[1]}")

@@ -9,6 +9,7 @@ from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import CONFIDENCES, SEVERITIES, STATES
 from phasewatch.core.pages.catalog import PREFIXES
 from phasewatch.core.report.families import ENGINE_TABLES, MODEL_PREFIX, MODEL_TABLES, OTHER_TABLES, PREFIX
+from phasewatch.core.report.measure_table import PHASES
 from phasewatch.service.yamlfile import nearest
 
 OLDEST, NEWEST = "0.8.5", "0.33.0"
@@ -29,7 +30,7 @@ _VALUES: Mapping[str, frozenset[str]] = {
     "state": frozenset(STATES),
     "level": frozenset(CONFIDENCES),
     "severity": frozenset(SEVERITIES),
-    "phase": frozenset({"queue", "prefill", "decode", "frontend"}),
+    "phase": frozenset(phase for phase, _ in PHASES),
 }
 
 

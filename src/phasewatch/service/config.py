@@ -95,11 +95,9 @@ def _validated(layers: _Layers) -> Config:
     return config
 
 
-def check_config(
-    path: Path, *, flags: Mapping[str, object] | None = None, env: Mapping[str, str] | None = None
-) -> tuple[Config, tuple[str, ...]]:
+def check_config(path: Path, *, env: Mapping[str, str] | None = None) -> tuple[Config, tuple[str, ...]]:
     """The configuration and what is legal in it but probably not meant, one line each. Raises ConfigError."""
-    layers = _layers(path, flags or {}, os.environ if env is None else env)
+    layers = _layers(path, {}, os.environ if env is None else env)
     config = _validated(layers)
     return config, tuple(
         layers.line(loc, message) for loc, message in (*_edge_warnings(config), *_file_warnings(config))

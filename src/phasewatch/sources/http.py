@@ -105,7 +105,6 @@ class Scraper:
         max_bytes: int = MAX_PAGE_BYTES,
         bearer_token_file: str | Path | None = None,
         ca_file: str | Path | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.target = target
         self._timeouts = (min(connect_timeout, total_timeout), min(read_timeout, total_timeout))
@@ -121,7 +120,7 @@ class Scraper:
         self._session.trust_env = False
         self._session.auth = target.auth if bearer_token_file is None else None
         self._session.headers.update(
-            {"Accept": ACCEPT, "Accept-Encoding": "gzip", "User-Agent": f"phasewatch/{__version__}", **(headers or {})}
+            {"Accept": ACCEPT, "Accept-Encoding": "gzip", "User-Agent": f"phasewatch/{__version__}"}
         )
         server = urlsplit(target.url).netloc
         if "%" in server:
