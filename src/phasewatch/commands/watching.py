@@ -71,11 +71,7 @@ class Watching:
             polled, outcome = self._outcomes.get(timeout=min(seconds, _LOOK_SECONDS))
         except queue.Empty:
             return
-        polled.take(outcome)
-        if outcome.page is None:
-            self._watcher.failure(polled.target.name, outcome.at, outcome.reason)
-        else:
-            self._watcher.page(polled.target.name, outcome.page)
+        polled.take(outcome, self._watcher)
 
     def _scrape(self, index: int) -> None:
         polled = self._polled[index]

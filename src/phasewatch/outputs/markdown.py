@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from phasewatch.core.formatting import number, percent, seconds
-from phasewatch.core.model import Cause, EngineReport, Fleet, Latency, Numbers
+from phasewatch.core.model import Cause, EngineReport, Fleet, Numbers
 from phasewatch.core.report.document import engine_order
-from phasewatch.core.report.measure_table import LATENCIES, PHASES
-from phasewatch.core.report.said import PERCENTILES, facts
+from phasewatch.core.report.measure_table import PHASES
+from phasewatch.core.report.said import PERCENTILES, facts, latencies
 from phasewatch.outputs.terminal import (
     COLUMNS,
     UNKNOWN,
@@ -109,11 +109,9 @@ def _remedies(cause: Cause) -> Iterator[str]:
 
 def _numbers(numbers: Numbers) -> Iterator[str]:
     rows = []
-    for signal, label, _ in LATENCIES:
-        latency: Latency = getattr(numbers, f"{signal}_seconds")
-        if latency.count or latency.mean is not None:
-            cells = (_text(estimate(getattr(latency, percentile))) for percentile in PERCENTILES)
-            rows.append((label, *cells, seconds(latency.mean), number(latency.count)))
+    for label, latency in latencies(numbers):
+        cells = (_text(estimate(getattr(latency, percentile))) for percentile in PERCENTILES)
+        rows.append((label, *cells, seconds(latency.mean), number(latency.count)))
     if rows:
         yield from _table(("", *PERCENTILES, "mean", "count"), rows)
     parts = ((label, getattr(numbers.phases, phase)) for phase, label in PHASES)

@@ -21,7 +21,6 @@ from phasewatch.core.model import (
     EngineReport,
     Estimate,
     Fleet,
-    Latency,
     ModelReport,
     Numbers,
     Phases,
@@ -30,8 +29,8 @@ from phasewatch.core.model import (
     TargetReport,
 )
 from phasewatch.core.report.document import engine_order
-from phasewatch.core.report.measure_table import LATENCIES, PHASES
-from phasewatch.core.report.said import PERCENTILES, facts
+from phasewatch.core.report.measure_table import PHASES
+from phasewatch.core.report.said import PERCENTILES, facts, latencies
 
 UNKNOWN = "-"  # in a table
 # Times above this are Unix time (2001 and later), below it a recording's own seconds.
@@ -249,11 +248,9 @@ def symptom(missed: Symptom) -> str:
 
 def _numbers(numbers: Numbers) -> Iterator[RenderableType]:
     table = grid("", *PERCENTILES, "mean", "count")
-    for signal, label, _ in LATENCIES:
-        latency: Latency = getattr(numbers, f"{signal}_seconds")
-        if latency.count or latency.mean is not None:
-            cells = [estimate(getattr(latency, percentile)) for percentile in PERCENTILES]
-            table.add_row(label, *cells, _cell(seconds, latency.mean), number(latency.count))
+    for label, latency in latencies(numbers):
+        cells = [estimate(getattr(latency, percentile)) for percentile in PERCENTILES]
+        table.add_row(label, *cells, _cell(seconds, latency.mean), number(latency.count))
     if table.row_count:
         yield table
     else:

@@ -119,11 +119,7 @@ class Service:
 
     def _take(self, polled: Polled, outcome: Outcome) -> None:
         with self._lock:
-            polled.take(outcome)
-            if outcome.page is None:
-                self._watcher.failure(polled.target.name, outcome.at, outcome.reason)
-            else:
-                self._watcher.page(polled.target.name, outcome.page)
+            polled.take(outcome, self._watcher)
 
     def _evaluate(self) -> None:
         try:

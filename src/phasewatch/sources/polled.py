@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from phasewatch.core.model import Anomaly, Page, TargetReport
 from phasewatch.core.pages.exposition import ExpositionError, PageReader
+from phasewatch.core.watch import Watcher
 from phasewatch.sources.http import REASONS, ScrapeError, Scraper
 from phasewatch.sources.target import Target
 
@@ -60,13 +61,16 @@ class Polled:
         now = self._clock()
         return Outcome(now if at is None else at, 0.0 if at is None else now - at, None, reason, error)
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: Outcome, watcher: Watcher) -> None:
+        """Remembers how the scrape went, and hands the watcher what it brought."""
         self.tried = True
         if outcome.page is None:
             self.error, self.seconds = outcome.error, None
             self.failures[outcome.reason] += 1
+            watcher.failure(self.target.name, outcome.at, outcome.reason)
         else:
             self.error, self.seconds, self.succeeded_at = None, outcome.seconds, outcome.at
+            watcher.page(self.target.name, outcome.page)
 
     def told(self, report: TargetReport | None, at: float) -> TargetReport:
         """The report with what only the scrapes know; of a target that was never heard of, without one."""

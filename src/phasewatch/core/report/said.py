@@ -5,13 +5,21 @@ from math import isfinite
 from typing import Any
 
 from phasewatch.core.formatting import figures, number, percent, seconds
-from phasewatch.core.model import Numbers
+from phasewatch.core.model import Latency, Numbers
 from phasewatch.core.report.measure_table import LATENCIES, MEASURES, PHASES, Measure, value_at
 
 # block of Numbers, what it is called
 GROUPS: tuple[tuple[str, str], ...] = (("queue", "Queue"), ("kv_cache", "KV cache"), ("tokens", "Tokens"))
 # What a narrow terminal and a card have room for.
 PERCENTILES: tuple[str, ...] = ("p50", "p90", "p99")
+
+
+def latencies(numbers: Numbers) -> Iterator[tuple[str, Latency]]:
+    """(TTFT, its latency): of those that anything was observed of."""
+    for signal, label, _ in LATENCIES:
+        latency: Latency = getattr(numbers, f"{signal}_seconds")
+        if latency.count or latency.mean is not None:
+            yield label, latency
 
 
 def facts(numbers: Numbers) -> Iterator[tuple[str, str]]:
