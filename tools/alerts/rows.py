@@ -209,7 +209,7 @@ class _Speed:
 _SPEEDS = (
     _Speed(
         "critical", "over_surely", (("14.4", "1h", "5m"), ("6", "6h", "30m")), "2m", "1h", "too fast",
-        "25 surely over the limit", "hour",
+        "25 in buckets over the limit", "hour",
     ),
     _Speed(
         "warning", "over", (("3", "1d", "2h"), ("1", "3d", "6h")), "1h", "1d", "faster than it lasts",

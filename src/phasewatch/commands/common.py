@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from phasewatch.commands import EXIT_NOTHING_READ, CommandError
+from phasewatch.core.pages.catalog import EARLIEST_UNIX
 from phasewatch.core.settings import Estimator, ObjectiveError, Settings, parse_objectives
-from phasewatch.sources.recording import EARLIEST_UNIX, Recording, RecordingError
+from phasewatch.sources.recording import Recording, RecordingError
 from phasewatch.sources.sources import History, open_source, recording_at
 from phasewatch.sources.target import Target, TargetError, parse_target, told_apart
 

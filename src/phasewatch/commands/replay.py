@@ -9,10 +9,11 @@ import typer
 from phasewatch.commands import CommandError
 from phasewatch.commands.common import listen_address, note, recording_of, settings_of, wait
 from phasewatch.commands.options import WINDOW_HELP, EstimatorOption, Objective, one_of, positive, seconds_at
+from phasewatch.core.pages.catalog import EARLIEST_UNIX
 from phasewatch.core.settings import Settings
 from phasewatch.outputs.formats import FORMATS, Format
 from phasewatch.outputs.replay_server import ReplayError, ReplayServer
-from phasewatch.sources.recording import EARLIEST_UNIX, Recording
+from phasewatch.sources.recording import Recording
 from phasewatch.sources.replaying import replay, span
 
 

@@ -299,7 +299,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Advisory:
-    """True without a symptom: shown, never a verdict, never a page."""
+    """True without a symptom: shown, never a verdict, never an alert."""
 
     kind: str
     evidence: Mapping[str, float | str]

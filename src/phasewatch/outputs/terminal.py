@@ -28,13 +28,12 @@ from phasewatch.core.model import (
     Symptom,
     TargetReport,
 )
+from phasewatch.core.pages.catalog import EARLIEST_UNIX
 from phasewatch.core.report.document import engine_order
 from phasewatch.core.report.measure_table import PHASES
 from phasewatch.core.report.said import PERCENTILES, facts, latencies
 
 UNKNOWN = "-"  # in a table
-# Times above this are Unix time (2001 and later), below it a recording's own seconds.
-_UNIX = 1e9
 # Every other state wants a look first.
 _STATE_STYLE = {"serving": "green", "idle": "dim", "asleep": "dim", "warming_up": "cyan", "stale": "yellow"}
 
@@ -64,7 +63,7 @@ def when(at: float | None) -> str:
     """Wall clock of this machine for Unix times, the recording's own seconds otherwise."""
     if at is None:
         return UNKNOWN
-    if at > _UNIX:
+    if at >= EARLIEST_UNIX:
         return datetime.fromtimestamp(at).strftime("%H:%M:%S")
     return f"second {at:.0f}"
 
@@ -118,7 +117,7 @@ COLUMNS = ("time", "engine", "state", "verdict", "conf.", "TTFT p99", "ITL p99",
 def row(engine: EngineReport, at: float) -> tuple[str, ...]:
     """One engine in one line, in the order of COLUMNS."""
     numbers = engine.numbers
-    clock = when(at) if at > _UNIX else f"{at:.0f} s"
+    clock = when(at) if at >= EARLIEST_UNIX else f"{at:.0f} s"
     confidence = engine.confidence if engine.verdict not in (None, "healthy") else None
     head = (clock, name(engine), engine.state, engine.verdict or UNKNOWN, confidence or UNKNOWN)
     if numbers is None:

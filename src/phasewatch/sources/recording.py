@@ -17,13 +17,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
+from phasewatch.core.pages.catalog import EARLIEST_UNIX
 from phasewatch.sources.http import Scrape
 from phasewatch.sources.pages import MAX_PAGE_BYTES, PageError, gunzip, page_text, too_large
 from phasewatch.sources.target import TargetError, folder_name, name_from_folder
 
 SCRAPES = "scrapes.jsonl"
 _ENTRY = re.compile(r"(\d+(?:\.\d+)?)\.(prom|prom\.gz|fail)")
-EARLIEST_UNIX = 100_000_000.0  # 1973: times below are counted from the recording's own start
 
 
 class RecordingError(ValueError):

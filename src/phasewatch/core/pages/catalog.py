@@ -23,7 +23,9 @@ Unit = Literal["seconds", "unix_seconds", "tokens", "requests", "ratio", "events
 # Every number on a page is a float: from here on it no longer counts one by one, so nothing was counted up to it. No
 # process has run for as many seconds either (285 million years).
 MOST = 2.0**53
-LATEST_UNIX = 253402300800.0  # Unix time; a date later than that has no common way to be written
+# Seconds below the first (1973) count from a recording's own start; for a date later than the other there is no common
+# way to be written.
+EARLIEST_UNIX, LATEST_UNIX = 100_000_000.0, 253402300800.0
 # A ratio that was summed up in another order is off by this much at most: 1.0000001 is 1.
 _ROUNDING = 1e-6
 
