@@ -40,13 +40,13 @@ def command(
         typer.Option(metavar="VERSION", help="vLLM version in use; may be given several times.", show_default="newest"),
     ] = [],  # noqa: B006
 ) -> None:
-    """Names by vLLM version, and ratios compared with percentages. Run pint and promtool beside it for all else.
+    """Names by vLLM version, and units of limits and notifications. Run pint and promtool beside it for all else.
 
     Needs promql-parser: pip install 'phasewatch[rules]'.
 
     Exit code 0: nothing wrong (there may be warnings). 1: errors. 2: wrong usage, or a file could not be read."""
     try:
-        from phasewatch.rulecheck.check import check
+        from phasewatch.rulecheck.check import check, without_runbook
         from phasewatch.rulecheck.expression import ERROR
     except ModuleNotFoundError as error:
         raise CommandError(
@@ -59,6 +59,7 @@ def command(
     live = {name for url in against for name in live_names(url)}
     try:
         findings = check(paths, Known(vllm or (NEWEST,), live))
+        bare = without_runbook(paths)
     except FileError as error:
         raise CommandError(*error.lines) from None
     for finding in findings:
@@ -66,6 +67,8 @@ def command(
     errors = sum(finding.severity == ERROR for finding in findings)
     asked = ", ".join(vllm) or f"{NEWEST} (names are known from {OLDEST} on)"
     note(f"{len(paths)} file(s), vLLM {asked}: {errors} error(s), {len(findings) - errors} warning(s)")
+    if bare:
+        note(f"hint: {bare} alert(s) without runbook_url; a link in the notification says what to do")
     raise typer.Exit(EXIT_UNHEALTHY if errors else 0)
 
 

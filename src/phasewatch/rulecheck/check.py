@@ -2,18 +2,31 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phasewatch.rulecheck.expression import ERROR, problems
+from phasewatch.rulecheck.expression import ERROR, problems, value_of
 from phasewatch.rulecheck.series import Known
 from phasewatch.service.yamlfile import FileError, Loc, YamlFile, kind, read_yaml
 
 _ACTION = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"|`([^`]*)`')
 _FILLED_IN = re.compile(r"""\w+\s*=~?\s*(%q|"%[svq]")\s*,?|,?\s*%[svq](?=\s*[,}])""")
+# $value in a template, what is done with it, and the unit behind it; the same unit in a printf.
+_UNIT = r"(milliseconds?|msecs?|ms|seconds?|secs?|s|percent|%)(?!\w)"
+_VALUE = re.compile(
+    rf"\{{\{{((?:(?!\}}\}}).)*(?:\$value|\.Value)\b(?:(?!\}}\}}).)*)\}}\}}(?:\s*{_UNIT})?", re.DOTALL | re.IGNORECASE
+)
+_PRINTED = re.compile(rf"%[-+ 0-9.]*[efgv]\s*(?:%?{_UNIT})", re.IGNORECASE)
+# Actions that write it in its own unit, or decide by it and write nothing.
+_NO_NUMBER = re.compile(r"\bhumanize(?:Duration|Percentage)\b|^-?\s*(?:if|else|with|range)\b")
+_WRITTEN = {
+    **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), "ms"),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
+    **dict.fromkeys(("%", "percent"), "%"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +71,16 @@ class _Rule:
 def check(paths: Sequence[Path], known: Known) -> list[RuleFinding]:
     """All findings, file by file from top to bottom. Raises FileError where a file holds no rules at all."""
     rules = [rule for path in paths for rule in _rules(read_yaml(path))]
-    recorded = {rule.name for rule in rules if not rule.is_alert}
+    recorded = {rule.name: str(rule.body["expr"]) for rule in rules if not rule.is_alert}
     found = [finding for rule in rules for finding in _of_rule(rule, known, recorded)]
     order = {str(path): index for index, path in enumerate(paths)}
     return sorted(found, key=lambda finding: (order[finding.file], finding.line, finding.severity, finding.message))
+
+
+def without_runbook(paths: Sequence[Path]) -> int:
+    """How many alerts lack a runbook_url. Raises FileError as `check`."""
+    rules = [rule for path in paths for rule in _rules(read_yaml(path))]
+    return sum(rule.is_alert and not rule.annotations.get("runbook_url") for rule in rules)
 
 
 def _rules(file: YamlFile) -> Iterator[_Rule]:
@@ -91,12 +110,13 @@ def _wrong(file: YamlFile, loc: Loc, message: str) -> FileError:
     return FileError(f"{file.name}:{line}: {path}: {message}")
 
 
-def _of_rule(rule: _Rule, known: Known, recorded: Collection[str]) -> Iterator[RuleFinding]:
+def _of_rule(rule: _Rule, known: Known, recorded: Mapping[str, str]) -> Iterator[RuleFinding]:
     try:
         for severity, text in problems(str(rule.body["expr"]), known, recorded):
             yield rule.finding(severity, text, "expr")
     except ValueError as error:
         yield rule.finding(ERROR, f"invalid PromQL ({error}); correct it", "expr")
+    yield from _units_written(rule, known, recorded)
     for name, text in rule.annotations.items() if rule.is_alert else ():
         for query in _queries(text):
             try:
@@ -105,6 +125,29 @@ def _of_rule(rule: _Rule, known: Known, recorded: Collection[str]) -> Iterator[R
                 continue  # put together when it is rendered
             for problem in wrong:
                 yield rule.finding(ERROR, f"{name} queries what does not exist: {problem}", "annotations", name)
+
+
+def _units_written(rule: _Rule, known: Known, recorded: Mapping[str, str]) -> Iterator[RuleFinding]:
+    """$value with a unit that the expression's values do not have."""
+    try:
+        value = value_of(str(rule.body["expr"]), known, recorded)
+    except ValueError:  # told with the expression
+        return
+    if value is None or value.symbol is None or not rule.is_alert:
+        return
+    helper = "humanizeDuration" if value.unit == "seconds" else "humanizePercentage"
+    for name, text in rule.annotations.items():
+        for action, after in _VALUE.findall(text):
+            inside = _PRINTED.search(action)
+            written = _WRITTEN.get((inside[1] if inside else after).lower())
+            if written and written != value.symbol and not _NO_NUMBER.search(action.strip()):
+                yield rule.finding(
+                    ERROR,
+                    f"{name} writes $value in {written}, and {value.source} is {value.told};"
+                    f" write {{{{ $value | {helper} }}}}, or scale it in the expression",
+                    "annotations",
+                    name,
+                )
 
 
 def _queries(text: str) -> Iterator[str]:

@@ -4,28 +4,28 @@ Labels, matching and functions are left to pint and promtool.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
 import promql_parser as promql
 
+from phasewatch.core.durations import format_duration
 from phasewatch.rulecheck.series import Known, Series
+from phasewatch.rulecheck.units import COMPARISONS, Units, Value, children, name_of, number_of, since_start
 
 ERROR, WARNING = "error", "warning"
 Problem = tuple[str, str]
-# What gives a value that one of its series had, so that the unit and the bounds stay.
-_KEEP_VALUE = frozenset({"max", "min", "avg", "topk", "bottomk", "quantile"})
-_KEEP_VALUE_OVER_TIME = frozenset({f"{name}_over_time" for name in ("max", "min", "avg", "last", "quantile")})
 # A tree grows with brackets and operators; what people write has a few of each, generated rules some dozens.
 _DEEPEST, _MOST_OPERATORS = 100, 200
 _BRACKETS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 _OPERATOR = re.compile(r"(?<![=!~])[-+*/%^<>]|[=!]=|\b(?:and|or|unless)\b", re.IGNORECASE)
-_COMPARISONS = frozenset({">", ">=", "==", "<", "<="})
+# A comparison as it reads with its sides exchanged.
+_TURNED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
-def problems(text: str, known: Known, recorded: Collection[str]) -> list[Problem]:
-    """(ERROR or WARNING, "what; what to do"). recorded: names that rules of the same files record.
+def problems(text: str, known: Known, recorded: Mapping[str, str]) -> list[Problem]:
+    """(ERROR or WARNING, "what; what to do"). recorded: what rules of the same files record, expressions by name.
 
     Raises ValueError where the text is not PromQL.
     """
@@ -34,6 +34,12 @@ def problems(text: str, known: Known, recorded: Collection[str]) -> list[Problem
     if not reader.may_exist(promql.parse(text)):
         reader.found += [(ERROR, problem) for problem in reader.missing]
     return list(dict.fromkeys(reader.found))
+
+
+def value_of(text: str, known: Known, recorded: Mapping[str, str]) -> Value | None:
+    """What the expression's values are; None where nothing is known of them. Raises ValueError like `problems`."""
+    _refuse_depth(text)
+    return Units(known, recorded).of(promql.parse(text))
 
 
 def _refuse_depth(text: str) -> None:
@@ -48,9 +54,10 @@ def _refuse_depth(text: str) -> None:
 class _Reader:
     """missing: series of other vLLM versions: no problem as one side of an `or` whose other side exists."""
 
-    def __init__(self, known: Known, recorded: Collection[str]) -> None:
+    def __init__(self, known: Known, recorded: Mapping[str, str]) -> None:
         self.known = known
         self.recorded = recorded
+        self.units = Units(known, recorded)
         self.found: list[Problem] = []
         self.missing: list[str] = []
 
@@ -61,17 +68,23 @@ class _Reader:
         if isinstance(node, promql.BinaryExpr):
             left, right = self.may_exist(node.lhs), self.may_exist(node.rhs)
             op = str(node.op)
-            if op in _COMPARISONS:
-                self._compared(node, node.lhs, node.rhs)
-                self._compared(node, node.rhs, node.lhs)
+            if op in COMPARISONS:
+                self._compared(node, node.lhs, op, number_of(node.rhs))
+                self._compared(node, node.rhs, _TURNED.get(op, op), number_of(node.lhs))
+            family = since_start(node)
+            if family is not None and not self.recorded.keys() & {f"{family}_sum", f"{family}_count"}:
+                self.found.append((
+                    ERROR, f"{node} is the mean since the server's start, which hardly moves;"
+                    f" use rate({family}_sum[5m]) / rate({family}_count[5m])",
+                ))  # fmt: skip
             return left or right if op == "or" else left if op == "unless" else left and right
-        inner = [self.may_exist(one) for one in _children(node)]
+        inner = [self.may_exist(one) for one in children(node)]
         alone = isinstance(node, promql.Call) and node.func.name in ("absent", "absent_over_time", "vector", "scalar")
         return alone or all(inner)
 
     def _selector(self, node: Any) -> bool:
         matchers = [(m.name, str(m.op).rpartition(".")[2], m.value) for m in node.matchers.matchers]
-        name = _name(node)
+        name = name_of(node)
         if name is None:
             return self._by_pattern(v for label, op, v in matchers if (label, op) == ("__name__", "Re"))
         if name in self.recorded:
@@ -109,46 +122,35 @@ class _Reader:
                 return not ours
         return True
 
-    def _compared(self, node: Any, side: Any, limit: Any) -> None:
-        if not isinstance(limit, promql.NumberLiteral):
+    def _compared(self, node: Any, side: Any, op: str, limit: float | None) -> None:
+        """op: as it reads with the side before it."""
+        value = None if limit is None else self.units.of(side)
+        if value is None or limit is None:
             return
-        while (inner := _same_value(side)) is not None:
-            side = inner
-        name = _name(side) if isinstance(side, promql.VectorSelector) else None
-        if name is not None and limit.val > 1 and name not in self.recorded and self.known.of(name).ratio:
-            self.found.append((
-                ERROR, f"{node.lhs} {node.op} {node.rhs}: {name} is a ratio from 0 to 1, not a percentage;"
-                f" compare with {limit.val / 100:g}",
-            ))  # fmt: skip
+        said = f"{node.lhs} {node.op} {node.rhs}"
+        seconds = limit / value.scale
+        if value.top is not None and _beyond(op, limit, value.top * value.scale, value.unit):
+            said += f" is {'always' if op in ('<', '<=', '!=') else 'never'} true: {value.source} "
+            if value.unit == "seconds":
+                said += f"ends at {value.top:g} s, its last finite edge; {_meant(limit, value)}"
+            elif value.scale == 1:
+                said += f"is a ratio from 0 to 1, not a percentage; compare with {limit / 100:g}"
+            else:
+                said += f"is a ratio from 0 to 1, here times {value.scale:g}; compare with less"
+            self.found.append((ERROR, said))
+        elif value.meant is not None and seconds >= value.meant:
+            said += f": {value.source} is in seconds, and this is {format_duration(seconds)}; {_meant(limit, value)}"
+            self.found.append((WARNING, said))
 
 
-def _children(node: Any) -> list[Any]:
-    if isinstance(node, promql.Call):
-        return list(node.args)
-    if isinstance(node, promql.MatrixSelector):
-        return [node.vector_selector]
-    return [node.expr] if hasattr(node, "expr") else []
+def _beyond(op: str, limit: float, top: float, unit: str) -> bool:
+    return limit > top or (limit == top and op == ">" and unit == "seconds")
 
 
-def _name(node: Any) -> str | None:
-    """The one name that a selector asks for; None where it asks by a pattern or by labels alone."""
-    if node.name is not None:
-        return str(node.name)
-    named = (m.value for m in node.matchers.matchers if m.name == "__name__" and str(m.op).endswith(".Equal"))
-    return next(named, None)
-
-
-def _same_value(node: Any) -> Any | None:
-    """What a node takes its values from, where it leaves them as they are."""
-    if isinstance(node, promql.ParenExpr | promql.SubqueryExpr):
-        return node.expr
-    if isinstance(node, promql.AggregateExpr) and str(node.op) in _KEEP_VALUE:
-        return node.expr
-    if isinstance(node, promql.MatrixSelector):
-        return node.vector_selector
-    if isinstance(node, promql.Call) and node.func.name in _KEEP_VALUE_OVER_TIME:
-        return node.args[-1]
-    return None
+def _meant(limit: float, value: Value) -> str:
+    if value.scale != 1:
+        return f"the expression is in seconds times {value.scale:g}"
+    return f"if milliseconds were meant, compare with {limit / 1000:g}"
 
 
 def _fits(pattern: str, value: str) -> bool:

@@ -148,7 +148,7 @@ class Known:
         return Series(foreign=True)
 
     def _vllm(self, name: str, family: VllmFamily) -> Series:
-        known = Series(condition=family.condition, ratio=family.name.endswith("usage_perc"))
+        known = Series(condition=family.condition, ratio=family.name.endswith(("usage_perc", "hit_rate")))
         lacking = [version for version in self.versions if not family.within(version)]
         if len(lacking) < len(self.versions) or name in self.live:
             return known
