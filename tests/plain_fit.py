@@ -173,7 +173,7 @@ def _usable(total: float | None, row: tuple[float, ...], limits: Sequence[tuple[
 
 def value(fitted: Fitted, q: float) -> float | None:
     """The q-th percentile, between the edges of its bucket; None above the last finite edge."""
-    at = bucket_of(fitted.merged, q)
+    at = bucket_of(monotonic(fitted.merged), q)
     if at is None or at == len(fitted.counts) - 1:
         return None
     if at not in fitted.shapes:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import plain_fit
 from phasewatch.core.measures import percentile_fit as sums
 from phasewatch.core.measures.histogram import merge
-from phasewatch.core.measures.quantile import PERCENTILES, estimate, estimate_with_sums, fit_together, latency
+from phasewatch.core.measures.quantile import PERCENTILES, estimate, fit_together, latency
 from phasewatch.core.measures.window_arrays import alike
-from phasewatch.core.model import Histogram
+from phasewatch.core.model import Estimate, Histogram
 
 TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, inf)
 ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, inf)
@@ -24,6 +24,11 @@ def observed(values: Sequence[float], bounds: Sequence[float] = TTFT) -> Histogr
     """What a histogram grew by with these observations."""
     counts = tuple(float(sum(value <= edge for value in values)) for edge in bounds)
     return Histogram(tuple(bounds), counts, float(sum(values)))
+
+
+def estimate_with_sums(steps: Sequence[Histogram], q: float) -> Estimate | None:
+    merged = merge(steps)
+    return None if merged is None else estimate(merged, q, steps)
 
 
 def by_sums(steps: Sequence[Histogram], q: float) -> float:

@@ -138,29 +138,15 @@ def edges(h: Histogram, at: int) -> tuple[float, float]:
     return (h.bounds[at - 1] if at else 0.0 if high >= 0 else -inf), high
 
 
-def bucket_of(h: Histogram, q: float) -> int | None:
-    """The bucket that holds rank ceil(q x count), 0 < q <= 1; None without observations.
+def bucket_of(counts: Sequence[float], q: float) -> int | None:
+    """The bucket that holds rank ceil(q x count), 0 < q <= 1; None without observations. counts: as of `monotonic`.
 
     Counts are whole, so the first bucket with at least q x count also has at least ceil(q x count): PromQL's bucket
     and ours are the same one. The product is PromQL's own float product, rounding included.
     """
-    return rank_bucket(monotonic(h), q)
-
-
-def rank_bucket(counts: Sequence[float], q: float) -> int | None:
-    """`bucket_of` for cumulative counts that never fall."""
     if not 0 < q <= 1:
         raise ValueError(f"a percentile's q lies in (0, 1], not {q}")
     return bisect_left(counts, q * counts[-1]) if counts[-1] > 0 else None
-
-
-def bounds_of(h: Histogram, q: float) -> tuple[float, float | None] | None:
-    """The edges between which the true percentile lies; high None above the last finite edge. None without any."""
-    at = bucket_of(h, q)
-    if at is None:
-        return None
-    low, high = edges(h, at)
-    return low, None if high == inf else high
 
 
 def _common_edges(parts: tuple[Histogram, ...]) -> tuple[float, ...]:

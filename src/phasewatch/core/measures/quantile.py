@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from phasewatch.core.measures import percentile_fit as sums
-from phasewatch.core.measures.histogram import edges, mean, merge, monotonic, rank_bucket
+from phasewatch.core.measures.histogram import bucket_of, edges, mean, monotonic
 from phasewatch.core.measures.window_arrays import Rows, alike
 from phasewatch.core.model import Estimate, Histogram, Latency
 
@@ -14,15 +14,16 @@ PERCENTILES: tuple[tuple[str, float], ...] = (("p50", 0.5), ("p90", 0.9), ("p95"
 _QS = tuple(q for _, q in PERCENTILES)
 
 
-def estimate(h: Histogram, q: float) -> Estimate | None:
+def estimate(h: Histogram, q: float, parts: Parts | None = None) -> Estimate | None:
     """The q-th percentile by PromQL's histogram_quantile, to the last digit; None without observations.
 
     value spreads a bucket's observations evenly from its low edge (0 for the first) to its high one. low and high
     are that bucket's edges: the observation of rank ceil(q x count) lies in (low, high]. Past the last finite edge
     value is that edge, a lower bound, and high is None. A histogram of nothing but +Inf says nothing: None.
+
+    parts: of h between scrapes, in time order: then the value is by their sums, where these can be used.
     """
-    found = _interpolated(h, monotonic(h), q)
-    return None if found is None else Estimate(*found)
+    return _estimates(h, parts, (q,))[0]
 
 
 class _Plain(NamedTuple):
@@ -36,7 +37,7 @@ class _Plain(NamedTuple):
 
 def _interpolated(h: Histogram, counts: Sequence[float], q: float) -> _Plain | None:
     """counts: h's, never falling."""
-    at = rank_bucket(counts, q)
+    at = bucket_of(counts, q)
     if at is None or len(h.bounds) < 2:
         return None
     low, high = edges(h, at)
@@ -127,16 +128,6 @@ def settle(latencies: Iterable[Latency]) -> None:
     for one in latencies:
         if isinstance(one.p50, _BySums):
             one.p50.fit.value(0)
-
-
-def estimate_with_sums(steps: Sequence[Histogram], q: float) -> Estimate | None:
-    """The q-th percentile of a window by the sums between its scrapes; None without observations.
-
-    steps: what the histogram grew by between scrapes, in time order. Bounds and censoring are `estimate`'s; so is the
-    value where no sum can be used or the percentile lies above the last finite edge.
-    """
-    merged = merge(steps)
-    return None if merged is None else _estimates(merged, steps, (q,))[0]
 
 
 def latency(h: Histogram, parts: Parts | None = None) -> Latency:
