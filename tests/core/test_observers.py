@@ -117,4 +117,5 @@ def test_a_verdict_is_taken_after_ten_seconds_of_agreement_and_two_pages_at_leas
 def test_one_opinion_that_differs_begins_the_ten_seconds_anew() -> None:
     opinions = [(float(at), "decode_batch" if at != 8 else "unknown") for at in range(0, 20, 2)]
     assert held_after(opinions).verdict == "healthy"
-    assert held_after([*opinions, (20.0, "decode_batch")]) == Held("decode_batch", 10.0, "healthy")
+    held = held_after([*opinions, (20.0, "decode_batch")])
+    assert (held.verdict, held.since, held.previous) == ("decode_batch", 10.0, "healthy")

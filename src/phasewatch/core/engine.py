@@ -4,6 +4,7 @@ Memory and opinion move with pages (and when the scrapes have failed for long): 
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
@@ -142,7 +143,7 @@ class Engine:
         """Forms the opinion of the page that was measured, and moves the verdict that is held."""
         self.opinion = self._opinion(self.state, self.view)
         at_once = self.opinion.verdict in LIVENESS or (self.held.verdict == "healthy" and self.opinion.surely)
-        self._hold(self.opinion.verdict, self.last.at, at_once=at_once)
+        self._hold(self.opinion.verdict, self.last.at, at_once=at_once, proven=self._proven(self.opinion))
         self.causes = self._causes(self.opinion) if self.held.verdict else ()
 
     def lost(self, at: float) -> None:
@@ -201,8 +202,9 @@ class Engine:
             objective_counts=dict(self.counts),
         )
 
-    def _hold(self, verdict: str | None, at: float, *, at_once: bool = False) -> None:
-        self.held = hold(self.held, verdict, at, at_once=at_once, seconds=self.settings.thresholds.agree_seconds)
+    def _hold(self, verdict: str | None, at: float, *, at_once: bool = False, proven: Iterable[str] = ()) -> None:
+        seconds = self.settings.thresholds.agree_seconds
+        self.held = hold(self.held, verdict, at, at_once=at_once, seconds=seconds, proven=proven)
 
     def _expired(self, at: float) -> bool:
         """Whether no page came for a whole window, failed scrape or not: what it says is of another time."""
@@ -293,13 +295,17 @@ class Engine:
             return opinion.causes
         if self.held.verdict == "healthy":
             return ()
-        same = [
-            cause
-            for held in self.agreed.causes[:1]
-            for cause in opinion.causes
-            if (cause.verdict, cause.symptom) == (held.verdict, held.symptom)
-        ]
-        return (*(same or self.agreed.causes[:1]), *(cause for cause in opinion.causes if cause not in same))
+        same = next((cause for cause in opinion.causes if cause.verdict == self.held.verdict), None)
+        if same is None:
+            return (*self.agreed.causes[:1], *opinion.causes)
+        causes = (same, *(cause for cause in opinion.causes if cause is not same))
+        self.agreed = replace(opinion, causes=causes)
+        return causes
+
+    def _proven(self, opinion: Opinion) -> list[str]:
+        """The verdicts that it proves, the one that leads first."""
+        enough = self.settings.thresholds.proven_score
+        return [cause.verdict for cause in opinion.causes if cause.score >= enough]
 
 
 def _busy(one: Window) -> bool:

@@ -1,7 +1,7 @@
 """What an engine is doing, whatever its latencies: progress between pages, hangs, and the verdict that is held."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -233,27 +233,39 @@ def admission_stall(progress: Progress, thresholds: Thresholds, *, kv_short: boo
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The verdict shown, since when, what it was before, and a challenger that has not been agreed on for long."""
+    """The verdict shown, since when, what it was before, and what may follow it.
+
+    borne_at: when an opinion last agreed with it or proved it. challenger: the verdict that leads instead, and since
+    when it has. proven: verdicts that every opinion has proven, leading or not, and since when.
+    """
 
     verdict: str | None = None
     since: float | None = None
     previous: str | None = None
+    borne_at: float = 0.0
     challenger: str | None = None
-    challenger_since: float | None = None
+    challenger_since: float = 0.0
+    proven: Mapping[str, float] = field(default_factory=dict)
 
 
-def hold(held: Held, verdict: str | None, at: float, *, at_once: bool, seconds: float) -> Held:
-    """The next held verdict, after the opinion of the page at `at`.
+def hold(
+    held: Held, verdict: str | None, at: float, *, at_once: bool, seconds: float, proven: Iterable[str] = ()
+) -> Held:
+    """The next held verdict, after the opinion of the page at `at`. proven: all that this opinion proves.
 
     A new one is taken when every opinion over `seconds` agreed, two pages at least, or at once where asked for. None
-    (idle, down, warming up) is taken at once, and so is the first verdict after it.
+    (idle, down, warming up) is taken at once, and so is the first verdict after it. Opinions agree on what leads in
+    all of them; where nothing bears the verdict shown any longer, also on what leads now and is proven in all.
     """
+    lasting = {one: held.proven.get(one, at) for one in proven}
     if verdict == held.verdict:
-        return replace(held, challenger=None, challenger_since=None)
+        return replace(held, borne_at=at, challenger=None, proven=lasting)
     if at_once or verdict is None or held.verdict is None:
-        return Held(verdict, None if verdict is None else at, held.verdict or held.previous)
-    if verdict != held.challenger or held.challenger_since is None:
-        return replace(held, challenger=verdict, challenger_since=at)
-    if at - held.challenger_since < _IN_TIME * seconds:
-        return held
-    return Held(verdict, held.challenger_since, held.verdict)
+        return Held(verdict, None if verdict is None else at, held.verdict or held.previous, at, proven=lasting)
+    since = held.challenger_since if verdict == held.challenger else at
+    borne_at = at if held.verdict in lasting else held.borne_at
+    long_ago = at - _IN_TIME * seconds
+    agreed_since = lasting.get(verdict, at) if borne_at <= long_ago else since
+    if min(since, agreed_since) <= long_ago:
+        return Held(verdict, min(since, agreed_since), held.verdict, at, proven=lasting)
+    return replace(held, borne_at=borne_at, challenger=verdict, challenger_since=since, proven=lasting)
