@@ -16,6 +16,10 @@ HITS = "sum(rate(vllm:prefix_cache_hits_total[5m])) / sum(rate(vllm:prefix_cache
 
 ACCEPTED = "rate(vllm:spec_decode_num_accepted_tokens_total[5m]) / rate(vllm:spec_decode_num_draft_tokens_total[5m])"
 
+OLD_ITL = "vllm:time_per_output_token_seconds_bucket"
+FAILED = 'sum by (model_name) (rate(vllm:request_success_total{finished_reason="error"}[5m]))'
+ALL = "sum by (model_name) (rate(vllm:request_success_total[5m]))"
+
 
 def findings(folder: Path, expr: str, description: str = "d", *recorded: tuple[str, str]) -> list[str]:
     file = folder / "rules.yml"
@@ -47,6 +51,9 @@ def findings(folder: Path, expr: str, description: str = "d", *recorded: tuple[s
         ("vllm:kv_cache_usage_perc < 30", "error|is always true|compare with 0.3"),
         ("phasewatch_prefix_cache_hit_ratio < 30", "error|is always true|compare with 0.3"),
         (f"100 * ({HITS}) < 300", "error|is always true|here times 100"),
+        (f"{ITL} > 150".replace("rate(", f"rate({OLD_ITL}[5m]) or rate("), "is never true|ends at 80 s"),
+        (f"({FAILED}) / ({ALL}) > 5", "error|is never true|the share of vllm:request_success_total|compare with 0.05"),
+        ("vllm:prompt_tokens_cached_total / vllm:prompt_tokens_total < 40", "error|is always true|compare with 0.4"),
         (f"{ACCEPTED} < 50",
          "error|is always true|compare with 0.5"),
         ("vllm:time_to_first_token_seconds_sum / vllm:time_to_first_token_seconds_count > 2",
@@ -72,6 +79,12 @@ def test_p29_a_limit_in_another_unit_is_named(tmp_path: Path, expr: str, says: s
         f"100 * ({HITS}) < 30",
         f"{HITS} * 100 < 30 or vector(0) > 1",
         "sum(vllm:kv_cache_usage_perc) > 2",
+        f"{FAILED} / {ALL} > 0.05",
+        f"100 * {FAILED} / {ALL} > 5",
+        f"{ALL} / {FAILED} > 5",
+        f"{FAILED} / {ALL.replace('5m', '1h')} > 5",
+        f"{FAILED} / {ALL} > 5".replace("sum", "avg"),
+        f"{FAILED} / {ALL.replace('[5m]', '[5m] offset 1h')} > 5",
         "vllm:kv_cache_usage_perc > bool 0.9 == 1",
         "sum(rate(vllm:generation_tokens_total[5m])) / sum(rate(vllm:request_success_total[5m])) > 3000",
         "histogram_quantile(0.9, sum by (le) (rate(vllm:request_prompt_tokens_bucket[5m]))) > 20000",

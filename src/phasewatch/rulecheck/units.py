@@ -1,5 +1,6 @@
 """What unit an expression's values have, as far as its series and operators decide, and how large they can be."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,7 +27,11 @@ _LATENCIES: Mapping[str, str] = {
 # From here on nobody still waits, so that a limit is likelier meant in milliseconds.
 _LONGEST_MEANT: Mapping[str, float] = {"ttft": 100.0, "itl": 10.0, "tpot": 10.0, "e2e": 3600.0}
 # Counters whose quotient is a ratio: part and whole.
-_SHARES = (("_hits_total", "_queries_total"), ("_num_accepted_tokens_total", "_num_draft_tokens_total"))
+_SHARES = (
+    ("_hits_total", "_queries_total"),
+    ("_num_accepted_tokens_total", "_num_draft_tokens_total"),
+    ("prompt_tokens_cached_total", "prompt_tokens_total"),
+)
 # What gives a value that one of its series had, so that the unit and the bounds stay.
 _KEEP_VALUE = frozenset({"max", "min", "avg", "topk", "bottomk", "quantile"})
 _KEEP_VALUE_OVER_TIME = frozenset({f"{name}_over_time" for name in ("max", "min", "avg", "last", "quantile")})
@@ -35,6 +40,7 @@ _KEEP_FIRST = frozenset({
     "label_join",
 })  # fmt: skip
 _SYMBOLS = {("seconds", 1.0): "s", ("seconds", 1000.0): "ms", ("ratio", 1.0): "", ("ratio", 100.0): "%"}
+_MATCHERS = re.compile(r"\{[^}]*\}")
 COMPARISONS = frozenset({">", ">=", "==", "!=", "<", "<="})
 
 
@@ -111,8 +117,7 @@ class Units:
         if function in _KEEP_FIRST:
             return self.of(given[0])
         if function == "histogram_quantile":
-            family = _only(names_in(given[1]), "_bucket")
-            return None if family is None else _latency(family, bounded=True)
+            return _quantile(names_in(given[1]))
         return None
 
     def _operation(self, node: Any) -> Value | None:
@@ -129,7 +134,7 @@ class Units:
         if factor is not None:
             return _with_number(one, operator, factor, first=factors[0] is not None)
         if operator == "/":
-            return _quotient(names_in(node.lhs), names_in(node.rhs))
+            return _quotient(names_in(node.lhs), names_in(node.rhs)) or _part_of_whole(node.lhs, node.rhs)
         if operator in ("+", "-") and left and right and (left.unit, left.scale) == (right.unit, right.scale):
             return unbounded(left)
         return None
@@ -157,6 +162,44 @@ def _quotient(above: Collection[str], below: Collection[str]) -> Value | None:
         if family is not None and family == _only(below, whole):
             return Value("ratio", f"{family}{part} / {family}{whole}", top=1.0)
     return None
+
+
+def _part_of_whole(part: Any, whole: Any) -> Value | None:
+    """A sum over some of a metric's series by the same sum over all: those that fail by those that finish."""
+    above, below = list(_selectors(part)), list(_selectors(whole))
+    if len(above) != 1 or len(below) != 1 or name_of(above[0]) is None or _shape(part) != _shape(whole):
+        return None
+    some, every = ({(m.name, str(m.op), m.value) for m in one.matchers.matchers} for one in (above[0], below[0]))
+    sums = all(str(one.op) == "sum" for node in (part, whole) for one in _aggregates(node))
+    return Value("ratio", f"the share of {name_of(above[0])}", top=1.0) if sums and every < some else None
+
+
+def _shape(node: Any) -> str:
+    """As written, without what its selectors match and brackets around the whole."""
+    while isinstance(node, promql.ParenExpr):
+        node = node.expr
+    return _MATCHERS.sub("", str(node))
+
+
+def _aggregates(node: Any) -> Iterator[Any]:
+    if isinstance(node, promql.AggregateExpr):
+        yield node
+    for child in children(node):
+        yield from _aggregates(child)
+
+
+def _quantile(names: Collection[str]) -> Value | None:
+    """Of buckets of one family, or of families that took each other's place."""
+    found = [_latency(name.removesuffix("_bucket"), bounded=True) for name in sorted(names)]
+    known = [value for value in found if value is not None]
+    if not known or len(known) < len(found) or not all(name.endswith("_bucket") for name in names):
+        return None
+    tops = [value.top for value in known if value.top is not None]
+    return replace(
+        known[0],
+        source=" or ".join(value.source for value in known),
+        top=max(tops) if len(tops) == len(known) else None,
+    )
 
 
 def _latency(family: str, *, bounded: bool) -> Value | None:
