@@ -9,7 +9,7 @@ from phasewatch.core.diagnosis.objectives import family_of, wait_limit
 from phasewatch.core.diagnosis.progress import stepped, work_in_hand
 from phasewatch.core.measures.gaps import seconds_over, unfinished_prompts
 from phasewatch.core.measures.histogram import count_above, edges, in_buckets, mean
-from phasewatch.core.measures.numbers import capacity_tokens, waiting_for_capacity
+from phasewatch.core.measures.numbers import waiting_for_capacity
 from phasewatch.core.measures.past import PastView, arriving_context, no_past
 from phasewatch.core.measures.phases import (
     count_of,
@@ -151,9 +151,9 @@ class WindowView:
         """Room in the KV cache at this usage; None where its capacity is unknown."""
         return None if self.kv_capacity is None else (1 - usage) * self.kv_capacity
 
-    @cached_property
+    @property
     def kv_capacity(self) -> float | None:
-        return capacity_tokens(self.window)
+        return self.numbers.kv_cache.capacity_tokens
 
     @property
     def kv_short_now(self) -> bool:

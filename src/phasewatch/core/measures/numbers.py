@@ -234,7 +234,7 @@ def slope(window: Window, name: str) -> float | None:
     return sum([(at - mean_at) * (value - mean_value) for at, value in known]) / spread if spread > 0 else None
 
 
-def capacity_tokens(window: Window) -> float | None:
+def _capacity_tokens(window: Window) -> float | None:
     """KV capacity of the engine in tokens: kv_cache_size_tokens, else blocks x block size."""
     gauges = window.gauges
     if "kv_capacity_tokens" in gauges:
@@ -248,7 +248,7 @@ def _kv_cache(window: Window) -> KvCache:
     usage = window.gauges.get("kv_usage")
     growth = None if usage is None else slope(window, "kv_usage")
     filling = usage is not None and growth is not None and growth > 0
-    capacity = capacity_tokens(window)
+    capacity = _capacity_tokens(window)
     return KvCache(
         usage_ratio=None if usage is None else usage.last,
         capacity_tokens=capacity,
