@@ -9,7 +9,8 @@ import hypothesis
 import pytest
 
 import support
-from support import SUITES, Alertmanager, HttpServer, Prometheus, Route, Tools
+from phasewatch import cli
+from support import SUITES, Alertmanager, HttpServer, Prometheus, Route, Run, Tools
 
 # No timed pass or fail: these machines are slow at times.
 hypothesis.settings.register_profile(
@@ -30,6 +31,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # For the whole run: nothing may be asked that this machine does not serve itself.
 sys.addaudithook(_loopback_only)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`run("diagnose", ...)` -> (exit code, stdout, stderr), in this process."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = cli.run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
 
 
 @pytest.fixture(scope="session", params=SUITES)

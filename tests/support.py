@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import requests
 
 T = TypeVar("T")
+Run = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = ("bookworm", "testing")
 START_SECONDS = 30.0

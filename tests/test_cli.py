@@ -17,25 +17,11 @@ from phasewatch import __version__, cli
 from phasewatch.core.report.document import SCHEMA
 from phasewatch.outputs.formats import FORMATS
 from phasewatch.sources.recording import open_recording
-from support import HttpServer, Reply, wait_until
+from support import HttpServer, Reply, Run, wait_until
 
 QUICK = ("--for", "500ms", "--interval", "100ms")
 OBJECTIVES = ("--objective", "ttft_p99=1s", "--objective", "itl_p99=250ms")
 COMMAND = [sys.executable, "-m", "phasewatch"]
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """`run("diagnose", ...)` -> (exit code, stdout, stderr), in this process."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli.run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def page(captures: Path, name: str = "healthy", second: int = 40) -> bytes:

@@ -7,22 +7,8 @@ from typing import Any
 
 import pytest
 
-from phasewatch import cli
+from support import Run
 from vllm_pages import Server
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """`run("compare", ...)` -> (exit code, stdout, stderr), in this process."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli.run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def recorded(folder: Path, *servers: Server, seconds: int = 60, start: float = 0.0, **served: Any) -> Path:
