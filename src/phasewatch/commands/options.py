@@ -1,7 +1,7 @@
 """Options that several commands have, and how their values are read."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -59,6 +59,6 @@ Objective = Annotated[
 ]
 EstimatorOption = Annotated[
     Estimator,
-    typer.Option("--estimator", help="How percentiles are read from the buckets.", **one_of("sums", "interpolation")),
+    typer.Option("--estimator", help="How percentiles are read from the buckets.", **one_of(*get_args(Estimator))),
 ]
 WINDOW_HELP = "Length of the window that verdicts judge."

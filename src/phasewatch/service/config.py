@@ -14,12 +14,13 @@ from phasewatch.service.config_sections import Config, LimitsSection
 from phasewatch.service.discovery import TARGETS_VARIABLE, Given, discovered
 from phasewatch.service.yamlfile import FileError, Loc, YamlFile, complaints, read_yaml
 
+_TOKEN_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 # Edges of vLLM's own histograms, 0.8.5 to 0.33; operators may override them since 0.32, so they serve for advice only.
 DEFAULT_EDGES: Mapping[str, tuple[float, ...]] = {
     "ttft": (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640,
              2560),
-    "itl": (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
-    "tpot": (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+    "itl": _TOKEN_EDGES,
+    "tpot": _TOKEN_EDGES,
     "e2e": (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
 }  # fmt: skip
 
