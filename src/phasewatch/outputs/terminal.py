@@ -31,7 +31,7 @@ from phasewatch.core.model import (
 from phasewatch.core.pages.catalog import EARLIEST_UNIX
 from phasewatch.core.report.document import engine_order
 from phasewatch.core.report.measure_table import PHASES
-from phasewatch.core.report.said import PERCENTILES, facts, latencies
+from phasewatch.core.report.said import PERCENTILES, SHARES, facts, latencies
 
 UNKNOWN = "-"  # in a table
 # Every other state wants a look first.
@@ -233,15 +233,11 @@ def _verdict_line(engine: EngineReport, at: float) -> Text:
     return line
 
 
-# Symptoms whose value is a share, not a time, and of what.
-_SHARES = {"itl_stall": " of the streaming time in gaps", "requests_failing": " of the requests", "gave_up": " of them"}
-
-
 def symptom(missed: Symptom) -> str:
     limit = f" over {seconds(missed.limit_seconds)}" if missed.limit_seconds is not None else ""
     value = f" {estimate(missed.value, bounds=False)}" if missed.value is not None else ""
-    if missed.objective in _SHARES and missed.value is not None:
-        value = f" {percent(missed.value.value)}{_SHARES[missed.objective]}"
+    if missed.objective in SHARES and missed.value is not None:
+        value = f" {percent(missed.value.value)}{SHARES[missed.objective]}"
     return f"{missed.objective}{value}{limit}{'' if missed.surely else ' (possibly)'}"
 
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import fleets
-from phasewatch.core.model import KvCache, Queue, Tokens
+from phasewatch.core.model import STATES, KvCache, Queue, Tokens
 from phasewatch.core.report.measure_table import MEASURES
 from phasewatch.core.report.said import GROUPS, facts, vocabulary
 
@@ -43,3 +43,9 @@ def test_the_web_page_gets_the_words_of_every_row_that_has_some() -> None:
     told = json.loads(json.dumps(vocabulary(), allow_nan=False))
     paths = {one["path"] for group in told["groups"] for one in group["numbers"]}
     assert paths == {measure.path for measure in MEASURES if measure.said}
+
+
+def test_the_web_page_gets_a_text_for_every_state() -> None:
+    told = json.loads(json.dumps(vocabulary(), allow_nan=False))
+    assert set(told["states"]) == set(STATES)
+    assert set(told["trouble"]) < set(STATES)

@@ -37,10 +37,11 @@ class Opinion:
 
     @staticmethod
     def of_state(state: State) -> "Opinion":
-        return Opinion(None, None, _STATES[state])
+        return Opinion(None, None, STATE_TEXTS[state])
 
 
-_STATES: Mapping[State, str] = {
+# Of an engine, or a target, without a verdict.
+STATE_TEXTS: Mapping[State, str] = {
     "serving": "Serving.",
     "idle": "No request in this window.",
     "warming_up": "Too few scrapes for a verdict yet.",

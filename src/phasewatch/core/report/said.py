@@ -1,15 +1,22 @@
 """Numbers in the words of their rows: for the terminal as text, for the web page as data to make the same text of."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 
+from phasewatch.core.diagnosis.opinion import STATE_TEXTS
 from phasewatch.core.formatting import figures, number, percent, seconds
-from phasewatch.core.model import Latency, Numbers
+from phasewatch.core.model import TROUBLE, Latency, Numbers
 from phasewatch.core.report.measure_table import LATENCIES, MEASURES, PHASES, Measure, value_at
 
 # block of Numbers, what it is called
 GROUPS: tuple[tuple[str, str], ...] = (("queue", "Queue"), ("kv_cache", "KV cache"), ("tokens", "Tokens"))
+# Symptoms whose value is a share, not a time, and of what.
+SHARES: Mapping[str, str] = {
+    "itl_stall": " of the streaming time in gaps",
+    "requests_failing": " of the requests",
+    "gave_up": " of them",
+}
 # What a narrow terminal and a card have room for.
 PERCENTILES: tuple[str, ...] = ("p50", "p90", "p99")
 
@@ -56,6 +63,9 @@ def _value(measure: Measure, value: float) -> str:
 def vocabulary() -> dict[str, Any]:
     """What the web page needs to say the same of a row of the document; most null: no upper limit."""
     return {
+        "states": dict(STATE_TEXTS),
+        "trouble": TROUBLE,
+        "shares": list(SHARES),
         "latencies": [{"key": f"{signal}_seconds", "label": label} for signal, label, _ in LATENCIES],
         "percentiles": PERCENTILES,
         "phases": [{"key": phase, "label": label} for phase, label in PHASES],

@@ -3,18 +3,8 @@
 
 import { clock, estimate, evidence, number, ratio, say, seconds, UNKNOWN, vocabulary, words } from "./text.js";
 
-const STATES = {
-  idle: "no requests in the window, so there is no verdict",
-  warming_up: "too few scrapes for a verdict yet",
-  asleep: "the engine is in sleep mode (engine_sleep_state)",
-  no_engine_metrics: "the scrape has no vLLM engine metrics",
-  stale: "the last scrape failed; the numbers are from the last successful one",
-  down: "three scrapes in a row failed",
-  internal_error: "phasewatch itself failed, not the engine; please report it",
-};
 // Colour is never the only sign.
 const MARKS = { good: "✓ ", bad: "✕ ", warn: "! ", calm: "" };
-const TROUBLE = new Set(["stale", "down", "no_engine_metrics", "internal_error"]);
 
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -29,7 +19,7 @@ export function tone(engine) {
   if (engine.verdict === "healthy") return "good";
   if (engine.verdict === "unknown") return "warn";
   if (engine.verdict != null || engine.state === "down") return "bad";
-  return TROUBLE.has(engine.state) ? "warn" : "calm";
+  return vocabulary.trouble.includes(engine.state) ? "warn" : "calm";
 }
 
 export function needsALook(engine) {
@@ -105,15 +95,12 @@ function cause(one, lead, told) {
     one.refuted_by ? el("p", { class: "soft" }, `Doubt it if: ${one.refuted_by}`) : null);
 }
 
-// Symptoms whose value is a share, not a time.
-const SHARES = ["itl_stall", "requests_failing", "gave_up"];
-
 function more(engine, isOpen) {
   const parts = engine.causes.map((one, index) =>
     cause(one, index === 0, engine.causes.slice(0, index).some((before) => before.verdict === one.verdict)));
   if (engine.symptoms.length) {
     parts.push(el("p", {}, "Symptoms: ", engine.symptoms.map((s) =>
-      `${words(s.objective)}${s.value ? ` ${SHARES.includes(s.objective) ? ratio(s.value.value) : estimate(s.value).filter(Boolean).join(" ")}` : ""}` +
+      `${words(s.objective)}${s.value ? ` ${vocabulary.shares.includes(s.objective) ? ratio(s.value.value) : estimate(s.value).filter(Boolean).join(" ")}` : ""}` +
       `${s.limit_seconds == null ? "" : `, limit ${seconds(s.limit_seconds)}`} (${s.surely ? "proven" : "possible"}, ${s.severity})`).join("; ")));
   }
   if (engine.advisories.length) parts.push(el("ul", {}, ...engine.advisories.map((a) => el("li", {}, `${a.summary} ${a.remedy}`))));
@@ -123,7 +110,7 @@ function more(engine, isOpen) {
 }
 
 export function engineCard(engine, error, isOpen) {
-  const why = engine.verdict == null ? STATES[engine.state] : null;
+  const why = engine.verdict == null ? vocabulary.states[engine.state] : null;
   const numbers = latencies(engine);
   const empty = !numbers && engine.state === "serving" ? "No request got a first token in the window." : null;
   return el("article", { class: `card ${tone(engine)}` },
@@ -144,7 +131,7 @@ export function targetCard(target) {
   return el("article", { class: `card ${kind}` },
     el("div", {}, el("h3", {}, target.target), el("p", { class: "where" }, target.url ?? "")),
     el("p", { class: "line" }, el("span", { class: `pill ${kind}` }, MARKS[kind] + words(target.state))),
-    target.last_error ? el("p", { class: "error" }, target.last_error) : el("p", { class: "soft" }, STATES[target.state] ?? ""));
+    target.last_error ? el("p", { class: "error" }, target.last_error) : el("p", { class: "soft" }, vocabulary.states[target.state] ?? ""));
 }
 
 function table(title, columns, rows) {
