@@ -265,7 +265,6 @@ class Engine:
         self.wait_over = expected_wait_over(view.numbers, self.limits)
         return judge_engine(
             view,
-            self.settings,
             background,
             wait_over_before=wait_over_before,
             past_stall=self.stall,

@@ -18,8 +18,6 @@ from tools.dashboards.looks import TIMELINE
 from tools.dashboards.queries import STATE_NUMBERS, VERDICT_NUMBERS
 
 every_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
-# What the builders write whether asked or not, and reading and writing again brings back.
-WRITTEN_ALWAYS = {"placement", "auto", "auto_count", "auto_min"}
 
 
 def test_the_committed_files_are_what_the_rows_make(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.window import window
 from phasewatch.core.model import Cause, Confidence, Numbers, Snapshot, State, Symptom, Window
-from phasewatch.core.settings import Limits, Settings, stall_seconds
+from phasewatch.core.settings import Limits, Thresholds, stall_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,6 @@ STATE_TEXTS: Mapping[State, str] = {
 
 def judge_engine(
     view: WindowView,
-    settings: Settings,
     background: Background,
     *,
     wait_over_before: bool,
@@ -71,11 +70,9 @@ def judge_engine(
         symptoms |= slower_than_past(judged, figures, background.past, thresholds)
     if not symptoms:
         return _healthy(judged, figures, verdicts, limits)
-    remaining = without_standstill(judged, past_stall, past_stall_until, settings)
+    remaining = without_standstill(judged, past_stall, past_stall_until, thresholds)
     if remaining is not judged:
-        return _after_standstill(
-            judged, remaining, symptoms, limits, settings, background, wait_over_before=wait_over_before
-        )
+        return _after_standstill(view, remaining, symptoms, background, wait_over_before=wait_over_before)
     return _explained(symptoms, view, background, symptoms)
 
 
@@ -130,7 +127,7 @@ def _nothing_judged(families: Iterable[str]) -> str:
     return f"Nothing to judge yet: no observation of {' or '.join(names)} in this window."
 
 
-def without_standstill(judged: Window, stall: Stall | None, until: float, settings: Settings) -> Window:
+def without_standstill(judged: Window, stall: Stall | None, until: float, thresholds: Thresholds) -> Window:
     """The window less any stretch of 10 s or more without a step while work was there (or a proven standstill), and
     less the interval in which its victims were booked. The same object where there was none."""
     cut: set[int] = set()
@@ -139,7 +136,7 @@ def without_standstill(judged: Window, stall: Stall | None, until: float, settin
         if not stepped(one) and work_in_hand(one.before) > 0:
             run.append(index)
             continue
-        if run and judged.steps[run[-1]].end - judged.steps[run[0]].start >= settings.thresholds.stall_seconds:
+        if run and judged.steps[run[-1]].end - judged.steps[run[0]].start >= thresholds.stall_seconds:
             cut.update((*run, index))
         run = []
     if stall is not None:
@@ -151,17 +148,15 @@ def without_standstill(judged: Window, stall: Stall | None, until: float, settin
 
 
 def _after_standstill(
-    judged: Window,
+    view: WindowView,
     remaining: Window,
     symptoms: Mapping[Symptom, float],
-    limits: Limits,
-    settings: Settings,
     background: Background,
     *,
     wait_over_before: bool,
 ) -> Opinion:
     """The standstill, easing, explains the symptoms that go away without it; the rows judge what is left."""
-    thresholds = settings.thresholds
+    judged, limits, thresholds = view.window, view.limits, view.thresholds
     figures = numbers(remaining, thresholds, stall_seconds=stall_seconds(limits))
     left = {one.symptom: one.ratio for one in judge(remaining, figures, limits, thresholds) if one.missed}
     left |= other_symptoms(remaining, figures, limits, thresholds, wait_over_before=wait_over_before)
