@@ -11,7 +11,7 @@ from rich.text import Text
 from phasewatch.core.fleet import ModelKey
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import Estimate
-from phasewatch.core.report.compare import Change, ComparedRow, Comparison, LoadRow, ModelNumbers
+from phasewatch.core.report.compare import LOAD_LABELS, Change, ComparedRow, Comparison, LoadRow, ModelNumbers
 from phasewatch.core.report.measure_table import LATENCIES, PHASES
 from phasewatch.outputs import terminal
 
@@ -100,9 +100,7 @@ def _table(comparison: Comparison) -> Table:
 _UNITS = {"per_second": "/s", "tokens": " tokens", "tokens_per_second": " tok/s"}
 _ALIKE = {True: "alike", False: "unlike", None: "unknown"}
 _LABELS = {
-    "arrivals": "arrivals",
-    "prompt_length": "prompts",
-    "output_length": "answers",
+    **LOAD_LABELS,
     **{family: label for family, label, _ in LATENCIES},
     **{f"{phase}_mean": label for phase, label in PHASES},
     "generation_speed": "generated",

@@ -121,7 +121,7 @@ _LOAD: tuple[tuple[str, Unit, Callable[[Numbers], float | None]], ...] = (
     ("prompt_length", "tokens", lambda n: n.tokens.prompt_mean),
     ("output_length", "tokens", lambda n: n.tokens.output_mean),
 )
-_LOAD_WORDS = {"arrivals": "arrivals", "prompt_length": "prompts", "output_length": "answers"}
+LOAD_LABELS = {"arrivals": "arrivals", "prompt_length": "prompts", "output_length": "answers"}
 
 
 def _load(name: str, unit: Unit, before: float | None, after: float | None, thresholds: Thresholds) -> LoadRow:
@@ -143,7 +143,7 @@ def _why_not(before: Numbers, after: Numbers, load: Sequence[LoadRow], threshold
 def _unlike(row: LoadRow) -> str:
     unit = "/s" if row.unit == "per_second" else " tokens"
     verb = "rose" if (row.after or 0.0) > (row.before or 0.0) else "fell"
-    return f"{_LOAD_WORDS[row.name]} {verb} from {number(row.before)} to {number(row.after)}{unit}"
+    return f"{LOAD_LABELS[row.name]} {verb} from {number(row.before)} to {number(row.after)}{unit}"
 
 
 # --- measures -----------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def _conclusion(
     phrases = [phrase for wanted in _ORDER for outcome, phrase in said if outcome == wanted]
     if survivors:
         phrases.append("TTFT and e2e are those of the clients who stayed and say nothing here")
-    unknown = [_LOAD_WORDS[one.name] for one in load if one.alike is None]
+    unknown = [LOAD_LABELS[one.name] for one in load if one.alike is None]
     if unknown:
         phrases.append(f"whether the load was alike is not known ({', '.join(unknown)})")
     head = {"same": "No change", "unsure": "No change beyond the bounds"}.get(conclusion, conclusion.capitalize())
