@@ -37,7 +37,7 @@ def test_phasewatch_is_measured_at_every_size_and_its_memory_has_a_slope() -> No
 
 def test_both_of_debians_prometheus_are_measured() -> None:
     # Prometheus looks for its targets five seconds after its start.
-    options = ["--targets", "2", "--intervals", "1", "--seconds", "2", "--warm-up", "6", "--side-by-side"]
+    options = ["--targets", "2", "--intervals", "1", "--seconds", "5", "--warm-up", "10", "--side-by-side"]
     suites = [suite for suite in SUITES if not Tools(suite).missing]
     if not suites:
         pytest.skip(f"NOT TESTED: {Tools(SUITES[0]).missing}")
