@@ -136,11 +136,8 @@ VERDICT_ROWS: tuple[SeriesRow[JudgedReport], ...] = (
 def _counts(kind: str) -> Callable[[JudgedReport], Samples]:
     def samples(judged: JudgedReport) -> Samples:
         assert isinstance(judged.report, EngineReport)
-        return [
-            ((objective, severity) if severity else (objective,), count)
-            for (of, objective, severity), count in sorted(judged.report.objective_counts.items())
-            if of == kind
-        ]
+        own = [(key, count) for key, count in judged.report.objective_counts.items() if key[0] == kind]
+        return [(key[1:] if key[2] else key[1:2], count) for key, count in sorted(own)]
 
     return samples
 
