@@ -144,10 +144,10 @@ def test_secrets_stay_out_of_git_and_of_the_image() -> None:
     assert "config/alertmanager/secrets" in (ROOT / ".dockerignore").read_text().splitlines()
 
 
-def test_the_demos_configuration_says_what_the_demo_command_says(documents: dict[str, Any], tmp_path: Path) -> None:
+def test_the_demos_configuration_says_what_the_demo_command_says(documents: dict[str, Any]) -> None:
     config = yaml.safe_load((ROOT / "config" / "demo.yml").read_text())
     ports = documents["demo"]["services"]["demo-fleet"]["expose"]
-    names = [target.name for target in demo.demo_recording(tmp_path).targets]
+    names = [target.name for target in demo.demo_recording().targets]
     assert config["targets"] == [
         {"name": name, "url": f"http://demo-fleet:{port}"} for name, port in zip(names, ports, strict=True)
     ]
