@@ -49,6 +49,7 @@ FOUND: Mapping[int, str] = {
     2545: "KeyError: a model's engine lacked a gauge on its first page",
     3251: "KeyError: as 2545",
     9057: "an overflow where a part of a bucket holds next to nothing",
+    4722: "an overflow by a bucket that holds next to nothing",
 }
 
 _ODD_VALUES = (

@@ -117,7 +117,8 @@ def in_buckets(h: Histogram) -> tuple[float, ...]:
 
 def alone(h: Histogram) -> Floats:
     """The sum (nan where there is none), the observations above the last finite edge, then those of each bucket."""
-    counts = np.maximum.accumulate(h.counts)
+    # Observations are whole; what a broken page makes of less than half of one would overflow what divides by it.
+    counts = np.rint(np.maximum.accumulate(h.counts))
     row = np.empty(len(h.counts) + 1)
     row[0] = np.nan if h.total is None else h.total
     row[2:] = counts[:-1]
