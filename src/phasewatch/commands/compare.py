@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +29,15 @@ PRINTS = {name: row.compared for name, row in FORMATS.items() if row.compared is
 EXIT_NOT_COMPARABLE = 1
 
 
+def _moment_of(side: str) -> Any:
+    return typer.Option(
+        parser=seconds_at,
+        metavar="SECONDS",
+        help=f"Moment of {side} at which to stop reading.",
+        show_default="its end",
+    )
+
+
 def command(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="A recording, or a diagnosis document (JSON file).")],
     after: Annotated[str, typer.Argument(metavar="AFTER", help="The same after the change.")],
@@ -41,24 +50,8 @@ def command(
             show_default="all but the warm-up",
         ),
     ] = None,
-    before_at: Annotated[
-        float | None,
-        typer.Option(
-            parser=seconds_at,
-            metavar="SECONDS",
-            help="Moment of BEFORE at which to stop reading.",
-            show_default="its end",
-        ),
-    ] = None,
-    after_at: Annotated[
-        float | None,
-        typer.Option(
-            parser=seconds_at,
-            metavar="SECONDS",
-            help="Moment of AFTER at which to stop reading.",
-            show_default="its end",
-        ),
-    ] = None,
+    before_at: Annotated[float | None, _moment_of("BEFORE")] = None,
+    after_at: Annotated[float | None, _moment_of("AFTER")] = None,
     format: Annotated[str, typer.Option(help="Output.", **one_of(*PRINTS))] = "table",
     estimator: EstimatorOption = "sums",
 ) -> None:

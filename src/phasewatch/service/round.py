@@ -41,7 +41,7 @@ class Round(Collector):
         """(page, content type) for an Accept header: text 0.0.4, text 1.0.0 or OpenMetrics."""
         try:
             encode, content_type = exposition.choose_encoder(accept)
-        except (TypeError, ValueError):  # a version that is no number
+        except (TypeError, ValueError):  # a version that is not a number
             encode, content_type = exposition.choose_encoder("")
         page = self._pages.get(content_type)
         if page is None:

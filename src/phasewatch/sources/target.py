@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-# vLLM's own default, for a bare host: `gpu-1` is no URL, so the scheme's port is not what was meant.
+# vLLM's own default, for a bare host: `gpu-1` is not a URL, so the scheme's port is not what was meant.
 VLLM_PORT = 8000
 DEFAULT_PATH = "/metrics"
 _LONGEST_FOLDER = 200  # bytes; file systems allow 255, and files beside it may want a suffix

@@ -335,7 +335,8 @@ class Case:
 
     @property
     def slow_in_first_minute(self) -> bool:
-        """Whether every first token surely over the limit came within a minute of the engine's first request."""
+        """Whether every first token that is above the limit, whatever its bucket hides, came within a minute of the
+        engine's first request."""
         limit, first = wait_limit(self.view.limits), self.background.first_request_at
         if first is None or limit is None:
             return False

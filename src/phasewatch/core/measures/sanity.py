@@ -83,7 +83,7 @@ def _standing_still(window: Window) -> Contradiction | None:
 
 
 def _part_above_whole(window: Window, part: str, whole: str, counted: str, of: str) -> Contradiction | None:
-    """No signal is left out: a ratio of the two is no number anyway (numbers.ratio)."""
+    """No signal is left out: a ratio of the two is null anyway (numbers.ratio)."""
     less, more = window.increases.get(whole), window.increases.get(part)
     if less is None or more is None or more <= less:
         return None

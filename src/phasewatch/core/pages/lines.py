@@ -182,7 +182,7 @@ def believed(name: str, block: str, value: float) -> float | str:
 
 
 def number_in(value: str | None) -> float | None:
-    """A label's value as a number; None when it is missing, "None", or anything else that is no number."""
+    """A label's value as a number; None when it is missing, "None", or anything else that is not a number."""
     try:
         number = float(_TRUTH.get(value or "", value or ""))
     except ValueError:
