@@ -1,8 +1,9 @@
 """How often phasewatch says the right cause: on recordings whose fault is known, and on simulated incidents.
 
-    python -m benchmarks.diagnosis RECORDINGS [--simulated SEEDS] [--interval S] [--step S]
+    python -m benchmarks.diagnosis [RECORDINGS] [--simulated SEEDS] [--interval S] [--step S]
 
-RECORDINGS: a folder of recordings with an expected.json (objectives, stretches to judge, right verdicts, onset).
+RECORDINGS: a folder of recordings with an expected.json (objectives, stretches to judge, right verdicts, onset); this
+repository's where none is named.
 Simulated: every kind of tools.simulator x SEEDS; an incident counts only if users felt it (simulator.judge).
 A document counts by its leading verdict, or by its state where the verdict is null.
 """
@@ -20,11 +21,12 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.recorded import RECORDINGS, name_of, named, opened
 from phasewatch.core.model import Fleet
 from phasewatch.core.pages.exposition import PageReader, parse
 from phasewatch.core.settings import Limit, Objectives, Settings, parse_objectives
 from phasewatch.core.watch import Watcher
-from phasewatch.sources.recording import open_recording, timeline
+from phasewatch.sources.recording import timeline
 from tools.simulator import judge, recording, scenarios, simulation
 
 QUIET = ("healthy", "idle")
@@ -123,7 +125,7 @@ def judged(
 def replayed(path: Path, expected: dict[str, Any], interval: float, step: float) -> Outcome:
     """One recording, thinned to about one page per `interval`, evaluated every `step` up to its last page."""
     watcher = Watcher(Settings(objectives=parse_objectives(expected["objectives"])))
-    recorded = open_recording(path)
+    recorded = opened(path)
     entries = list(timeline(recorded))
     first, end = entries[0][0], entries[-1][0]
     fleets: list[Fleet] = []
@@ -148,7 +150,9 @@ def replayed(path: Path, expected: dict[str, Any], interval: float, step: float)
     cause = "|".join(
         next((one for one in expected["judge"] if set(one["accept"]) - set(QUIET)), expected["judge"][0])["accept"]
     )
-    return judged(path.name, cause, fleets, stretches, step, onset=expected.get("onset"), within=expected.get("within"))
+    return judged(
+        name_of(path), cause, fleets, stretches, step, onset=expected.get("onset"), within=expected.get("within")
+    )
 
 
 def simulated(kind: str, seed: int, interval: float, step: float) -> Outcome:
@@ -222,7 +226,7 @@ def confusion(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def main(
-    recordings: Annotated[Path, typer.Argument(help="Folder of recordings with an expected.json.")],
+    recordings: Annotated[Path, typer.Argument(help="Folder of recordings with an expected.json.")] = RECORDINGS,
     simulated_seeds: Annotated[int, typer.Option("--simulated", help="Seeds of each simulated kind.")] = 0,
     first_seed: Annotated[int, typer.Option(help="First seed.")] = 1,
     kinds: Annotated[str, typer.Option(help="Only these simulated kinds, comma separated.")] = "",
@@ -234,7 +238,7 @@ def main(
     """Score phasewatch's verdicts."""
     expected = json.loads((recordings / "expected.json").read_text())
     with ProcessPoolExecutor() as pool:
-        jobs = [pool.submit(replayed, recordings / name, one, interval, step) for name, one in expected.items()]
+        jobs = [pool.submit(replayed, named(recordings, name), one, interval, step) for name, one in expected.items()]
         wanted = [kind for kind in kinds.split(",") if kind] or list(scenarios.KINDS)
         seeds = {kind: range(first_seed, first_seed + simulated_seeds) for kind in wanted}
         if healthy_seeds:

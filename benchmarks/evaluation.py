@@ -1,6 +1,6 @@
 """What an evaluation costs: milliseconds of CPU for an engine and round, without HTTP, parsing and rendering.
 
-    python -m benchmarks.evaluation RECORDINGS [--name NAME ...] [--engines N] [--interval 5s]
+    python -m benchmarks.evaluation [RECORDINGS] [--name NAME ...] [--engines N] [--interval 5s]
 
 Each recording's pages are taken at the interval and repeated, counters going on where they stood, until the longest
 window is full; then N targets serve them, each round one page more. `pages` is what taking them in costs, `evaluation`
@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.percentiles import pages, thinned
+from benchmarks.recorded import RECORDINGS, named, opened
 from phasewatch.core.durations import parse_duration
 from phasewatch.core.measures.histogram import increase, merge
 from phasewatch.core.model import Fleet, Page, Snapshot
@@ -26,7 +27,7 @@ from phasewatch.core.settings import FAMILIES, Settings
 from phasewatch.core.watch import Watcher
 from phasewatch.sources.recording import RecordingError
 
-CAPTURES = ("healthy", "max-num-seqs", "large-batch", "interference", "kv-exhausted", "two-engines")
+NAMES = ("healthy", "max-num-seqs", "large-batch", "interference", "kv-exhausted", "two-engines")
 MEASURED_ROUNDS = 12
 
 
@@ -74,7 +75,7 @@ def read(fleet: Fleet) -> int:
 def measured(path: Path, engines: int, interval: float) -> tuple[float, float, float]:
     """Milliseconds of CPU an engine and round: pages, evaluation, percentiles."""
     settings = Settings()
-    recorded = list(thinned(pages(path), interval))
+    recorded = list(thinned(pages(opened(path)), interval))
     if len(recorded) < 2:
         raise RecordingError(f"{path} has fewer than two pages at this interval")
     targets = [f"server-{number}" for number in range(ceil(engines / len(recorded[0].engines)))]
@@ -100,20 +101,18 @@ def measured(path: Path, engines: int, interval: float) -> tuple[float, float, f
 
 
 def main(
-    recordings: Annotated[Path, typer.Argument(help="Folder of recordings.")],
+    recordings: Annotated[Path, typer.Argument(help="Folder of recordings.")] = RECORDINGS,
     name: Annotated[list[str] | None, typer.Option(help="Recordings to take; may be given several times.")] = None,
     engines: Annotated[list[int] | None, typer.Option(help="Sizes of the fleet; may be given several times.")] = None,
     interval: Annotated[str, typer.Option(help="Between two pages of a target.")] = "5s",
 ) -> None:
-    """Measure what an evaluation of captured pages costs."""
-    if not recordings.is_dir():
-        raise RecordingError(f"{recordings} is no folder; name the folder that holds the recordings")
+    """Measure what an evaluation of recorded pages costs."""
     seconds = parse_duration(interval)
     print(f"milliseconds of CPU for an engine and round, pages every {interval}")
     print(f"{'recording':<16}{'engines':>8}{'pages':>9}{'evaluation':>12}{'percentiles':>13}{'all':>9}")
-    for one in name or CAPTURES:
+    for one in name or NAMES:
         for size in engines or (1, 50):
-            spent = measured(recordings / one, size, seconds)
+            spent = measured(named(recordings, one), size, seconds)
             print(f"{one:<16}{size:>8}{spent[0]:>9.2f}{spent[1]:>12.2f}{spent[2]:>13.2f}{sum(spent):>9.2f}")
 
 

@@ -1,6 +1,6 @@
 """What reading a page costs: in full, only its numbers where it kept its shape, and with prometheus_client's parser.
 
-    python -m benchmarks.pages RECORDINGS [--pages N] [--repeat N]
+    python -m benchmarks.pages [RECORDINGS] [--pages N] [--repeat N]
 
 RECORDINGS: a folder of recordings. Of each target so many pages that follow each other are read in turn, so often, and
 each page's best time (of the processor) counts; the first page, which all read in full, is left out. `wide` are the
@@ -21,8 +21,9 @@ from typing import Annotated
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.recorded import RECORDINGS, name_of, opened, recordings_in
 from phasewatch.core.pages.exposition import PageReader, parse
-from phasewatch.sources.recording import RecordingError, open_recording
+from phasewatch.sources.recording import RecordingError
 
 WIDE_ENGINES = 8
 _ENGINE = 'engine="0"'
@@ -30,11 +31,11 @@ _ENGINE = 'engine="0"'
 
 def pages_of(folder: Path, most: int) -> Iterator[tuple[str, list[str]]]:
     """Name and pages of each target of the recordings in the folder; of the middle, where the traffic is."""
-    for path in sorted(one for one in folder.iterdir() if one.is_dir()):
-        for target in open_recording(path).targets:
+    for path in recordings_in(folder):
+        for target in opened(path).targets:
             texts = [entry.read() for entry in target.entries if entry.reason is None]
             start = max(0, (len(texts) - most) // 2)
-            yield f"{path.name}/{target.name}", texts[start : start + most]
+            yield f"{name_of(path)}/{target.name}", texts[start : start + most]
 
 
 def wide(text: str) -> str:
@@ -98,7 +99,7 @@ def line(name: str, texts: Sequence[str], repeat: int) -> tuple[str, float, floa
 
 
 def main(
-    recordings: Annotated[Path, typer.Argument(help="Folder of recordings.")],
+    recordings: Annotated[Path, typer.Argument(help="Folder of recordings.")] = RECORDINGS,
     pages: Annotated[int, typer.Option(help="Pages of each target.")] = 20,
     repeat: Annotated[int, typer.Option(help="Times that each is read.")] = 5,
 ) -> None:

@@ -1,10 +1,11 @@
 """How far percentiles are from what clients measured: PromQL's interpolation against the estimator that uses the sums.
 
-    python -m benchmarks.percentiles RECORDINGS [--half first|second] [-v]
+    python -m benchmarks.percentiles [RECORDINGS] [--half first|second] [-v]
 
-RECORDINGS: a folder of recordings, each with a truth.json.gz: `requests`, each with `send` (seconds on the pages'
-clock) and `chunks` (seconds after send at which a streamed token came). TTFT is the first chunk, ITL the gaps; an
-observation belongs to the window in which its chunk came. Longer scrape intervals are made by skipping pages.
+RECORDINGS: a folder of recordings, each with a truth.json; this repository's where none is named. In it: `requests`,
+each with `send` (seconds on the pages' clock) and `chunks` (seconds after send at which a streamed token came).
+TTFT is the first chunk, ITL the gaps; an observation belongs to the window in which its chunk came.
+Longer scrape intervals are made by skipping pages.
 
 A client's figure outside the bucket that holds the percentile (its own lag, a page cut between two observations)
 can be met by no estimator: such windows are counted as `outside` and left out of the errors. p99 of fewer than 20
@@ -13,8 +14,6 @@ observations is reported as `p99<20`. Where a client lags, the error has a floor
 not choose among them, but it was looked at, and the first sketch (the log-uniform start) was tried on all.
 """
 
-import gzip
-import json
 import sys
 import time
 from bisect import bisect_right
@@ -30,6 +29,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
+from benchmarks.recorded import RECORDINGS, TRUTH, name_of, opened, recordings_in, truth_of
 from phasewatch.core.measures import percentile_fit as sums
 from phasewatch.core.measures.histogram import merge
 from phasewatch.core.measures.quantile import PERCENTILES, estimate
@@ -37,13 +37,12 @@ from phasewatch.core.measures.window import step
 from phasewatch.core.measures.window_arrays import alike
 from phasewatch.core.model import Histogram, Page, Step
 from phasewatch.core.pages.exposition import PageReader
-from phasewatch.sources.recording import RecordingError, open_recording
+from phasewatch.sources.recording import Recording, RecordingError
 
 INTERVALS = (2.0, 4.0, 6.0, 10.0)
 WINDOWS = (15.0, 30.0, 60.0)
 SIGNALS = ("ttft", "itl")
 FEW = 20
-TRUTH = "truth.json.gz"
 # Pages are taken a few milliseconds late.
 LATE_SECONDS = 0.2
 
@@ -79,28 +78,27 @@ class Observations(NamedTuple):
         return sorted(self.values[bisect_right(self.times, start) : bisect_right(self.times, end)])
 
 
-def measured(path: Path) -> Mapping[str, Observations]:
+def measured(recording: Recording) -> Mapping[str, Observations]:
     """TTFT and ITL of the clients of a recording. Raises RecordingError for a truth that cannot be read."""
     found: dict[str, list[tuple[float, float]]] = {signal: [] for signal in SIGNALS}
     try:
-        truth = json.loads(gzip.decompress((path / TRUTH).read_bytes()))
-        for request in truth["requests"]:
+        for request in (truth_of(recording) or {})["requests"]:
             send, chunks = request["send"], request.get("chunks") or []
             found["ttft"] += [(send + chunk, chunk) for chunk in chunks[:1]]
             found["itl"] += [(send + after, after - before) for before, after in pairwise(chunks)]
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordingError(f"{path / TRUTH} is no record of what clients saw: {error!r}") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RecordingError(f"{recording.path} has no record of what clients saw: {error!r}") from None
     return {
         signal: Observations([at for at, _ in sorted(rows)], [value for _, value in sorted(rows)])
         for signal, rows in found.items()
     }
 
 
-def pages(path: Path) -> list[Page]:
+def pages(recording: Recording) -> list[Page]:
     """The pages of a recording's one target, in time order."""
-    targets = open_recording(path).targets
+    targets = recording.targets
     if len(targets) > 1:
-        raise RecordingError(f"{path} has {len(targets)} targets; the truth of clients is of one")
+        raise RecordingError(f"{recording.path} has {len(targets)} targets; the truth of clients is of one")
     reader = PageReader()
     return [
         reader.read(entry.read(), at=entry.seconds, content_type=entry.content_type)
@@ -135,7 +133,8 @@ def windows(all_pages: Sequence[Page], interval: float, seconds: float) -> Itera
 
 def compared(path: Path) -> tuple[list[Compared], int, float]:
     """All windows of a recording; how many were fitted, and the CPU seconds that took."""
-    seen, all_pages = measured(path), pages(path)
+    recording = opened(path)
+    seen, all_pages = measured(recording), pages(recording)
     kept: list[tuple[Cell, Histogram, list[Histogram], list[float]]] = []
     for interval in INTERVALS:
         for seconds in WINDOWS:
@@ -154,7 +153,7 @@ def compared(path: Path) -> tuple[list[Compared], int, float]:
     found = [
         row
         for (cell, merged, _, values), ours in zip(kept, by_sums, strict=True)
-        for row in rows(path.name, cell, merged, ours, values)
+        for row in rows(name_of(path), cell, merged, ours, values)
     ]
     return found, len(kept), busy
 
@@ -237,7 +236,7 @@ def by_recording(found: Sequence[Compared]) -> Iterator[str]:
 
 
 def main(
-    recordings: Annotated[Path, typer.Argument(help=f"Folder of recordings, each with a {TRUTH}.")],
+    recordings: Annotated[Path, typer.Argument(help=f"Folder of recordings, each with a {TRUTH}.")] = RECORDINGS,
     half: Annotated[
         Literal["all", "first", "second"],
         typer.Option(help="Of the recordings: chosen on the first, looked at the second."),
@@ -245,18 +244,16 @@ def main(
     verbose: Annotated[bool, typer.Option("-v", help="Also each recording.")] = False,
 ) -> None:
     """Compare percentiles with what clients measured."""
-    if not recordings.is_dir():
-        raise RecordingError(f"{recordings} is no folder; name the folder that holds the recordings")
-    folders = sorted(path for path in recordings.iterdir() if (path / TRUTH).is_file())
-    if not folders:
-        raise RecordingError(f"{recordings} holds no folder with a {TRUTH}; name the folder that holds the recordings")
-    folders = {"all": folders, "first": folders[0::2], "second": folders[1::2]}[half]
+    paths = [path for path in recordings_in(recordings) if truth_of(opened(path))]
+    if not paths:
+        raise RecordingError(f"{recordings} holds no recording with a {TRUTH}; name the folder that holds some")
+    paths = {"all": paths, "first": paths[0::2], "second": paths[1::2]}[half]
     with ProcessPoolExecutor() as pool:
-        results = list(pool.map(compared, folders))
+        results = list(pool.map(compared, paths))
     found = [one for result, _, _ in results for one in result]
     if not found:
         raise RecordingError(f"{recordings}: no recording is {min(WINDOWS):g} s long and has traffic")
-    print(f"{len(folders)} recordings, errors relative to the clients' figure\n")
+    print(f"{len(paths)} recordings, errors relative to the clients' figure\n")
     print(*table(found), sep="\n")
     if verbose:
         print(*by_recording(found), sep="\n")

@@ -1,19 +1,20 @@
-"""How near the simulator is to a real vLLM: each capture's real arrivals, sent through a simulated server.
+"""How near the simulator is to a real vLLM: each recording's real arrivals, sent through a simulated server.
 
-    python -m benchmarks.simulator PATH/TO/captures
+    python -m benchmarks.simulator [RECORDINGS]
 
-The machine is calibrated by two measured numbers (captures/README.md: a decode step takes about 40 ms, a 3,200-token
-prompt about 2.2 s); everything else is the capture's own server flags, its story, or follows from the model's shape.
+The machine is calibrated by two measured numbers (recordings/README.md: a decode step takes about 40 ms, a 3,200-token
+prompt about 2.2 s); everything else is the recording's own server flags, its story, or follows from the model's shape.
 Prints simulated/measured phase means, the largest gauges of both, and whether families and bucket edges are the same.
 """
 
-import gzip
 import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recorded import RECORDINGS, TRUTH, name_of, opened, recordings_in, truth_of
+from phasewatch.sources.recording import RecordingError, timeline
 from tools.simulator.config import Arrival, Config, Faults, Flags, FrontEnd, Machine, Server, Speculation
 from tools.simulator.simulation import DownError, Fleet
 from tools.simulator.speed import stop_and_go
@@ -152,15 +153,20 @@ def mean(pages: list[Series], family: str) -> float | None:
     return added(pages, family, "sum") / count if count else None
 
 
-def compare(folder: Path) -> Comparison:
-    truth = json.loads(gzip.decompress((folder / "truth.json.gz").read_bytes()))
-    fleet = Fleet(config_of(folder.name, truth), truth["seed"])
+def compare(path: Path) -> Comparison:
+    recording = opened(path)
+    truth = truth_of(recording)
+    if truth is None:
+        raise RecordingError(f"{path} has no {TRUTH}: nothing tells what its clients sent")
+    fleet = Fleet(config_of(name_of(path), truth), truth["seed"])
     measured: list[Series] = []
     simulated: list[Series] = []
     texts: list[tuple[str, str]] = []
-    for path in sorted((folder / "demo").glob("*.prom.gz")):
-        fleet.advance(float(path.name.removesuffix(".prom.gz")))
-        text = gzip.decompress(path.read_bytes()).decode()
+    for seconds, _, entry in timeline(recording):
+        if entry.reason is not None:
+            continue
+        fleet.advance(seconds)
+        text = entry.read()
         measured.append(series_of(text))
         try:
             mine = fleet.page("demo")
@@ -170,7 +176,7 @@ def compare(folder: Path) -> Comparison:
         texts.append((mine, text))
     (mine_heads, mine_series), (heads, series) = shape_of(texts[-1][0]), shape_of(texts[-1][1])
     return Comparison(
-        folder.name,
+        name_of(path),
         {phase: (mean(simulated, family), mean(measured, family)) for phase, family in PHASES.items()},
         {gauge: (largest(simulated, gauge), largest(measured, gauge)) for gauge in GAUGES},
         mine_heads == heads,
@@ -203,22 +209,18 @@ def cell(pair: tuple[float | None, float | None]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    folders = sorted(path.parent for path in Path(arguments[0]).glob("*/truth.json.gz")) if arguments else []
-    if not folders:
-        print("benchmarks.simulator: give the folder of the captures, one recording with truth.json.gz a folder")
-        return 2
     print(
-        f"{'capture':20}"
+        f"{'recording':24}"
         + "".join(f"{phase:>9}" for phase in PHASES)
         + "   running   waiting      kv      families series"
     )
     good = total = left_out = 0
-    for folder in folders:
-        row = compare(folder)
+    for path in recordings_in(Path(arguments[0]) if arguments else RECORDINGS):
+        row = compare(path)
         cells = "".join(f"{cell(pair):>8}{' ' if within(pair) else '!'}" for pair in row.means.values())
         gauges = "".join(f"{mine:6.3g}/{real:<5.3g}" for mine, real in row.gauges.values())
         same = "".join(f"  {'same' if each else 'DIFFER':8}" for each in (row.same_families, row.same_series))
-        print(f"{row.name:20}{cells} {gauges}{same}")
+        print(f"{row.name:24}{cells} {gauges}{same}")
         compared = [pair for pair in row.means.values() if comparable(pair)]
         good += sum(map(within, compared))
         total += len(compared)
@@ -228,4 +230,8 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RecordingError as error:
+        print(f"simulator: {error}", file=sys.stderr)
+        sys.exit(2)

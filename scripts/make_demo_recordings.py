@@ -1,21 +1,22 @@
-"""Makes src/phasewatch/recordings/demo.tar.xz, which `phasewatch demo` serves, from captures of a real vLLM.
+"""Makes src/phasewatch/recordings/demo.tar.xz, which `phasewatch demo` serves, from recordings/ of a real vLLM.
 
-    python scripts/make_demo_recordings.py [CAPTURES]
+    python scripts/make_demo_recordings.py
 
-Pages are the captured ones, byte for byte; only stretches are chosen, and times count from each stretch's begin. One
+Pages are the recorded ones, byte for byte; only stretches are chosen, and times count from each stretch's begin. One
 solid archive, since pages of one server hardly differ: three replicas take 70 kB instead of a megabyte.
 """
 
-import gzip
 import io
-import sys
 import tarfile
 from pathlib import Path
+
+from phasewatch.sources.packed import SUFFIX, open_packed
+from phasewatch.sources.recording import timeline
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "src" / "phasewatch" / "recordings" / "demo.tar.xz"
 
-# target: (capture, first second, last second). Both healthy ones have light steady traffic at different loads; the
+# target: (recording, first second, last second). Both healthy ones have light steady traffic at different loads; the
 # burst of 40 requests on 8 slots comes 14 s after its stretch begins, and is digested at its end.
 REPLICAS = {
     "vllm-0": ("healthy", 10.0, 106.0),
@@ -25,13 +26,11 @@ REPLICAS = {
 
 
 def main() -> None:
-    captures = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT.parent / "shared" / "captures"
     with tarfile.open(OUT, "w:xz", preset=9) as archive:
-        for target, (capture, first, last) in REPLICAS.items():
-            for path in sorted((captures / capture / "demo").glob("*.prom.gz")):
-                second = float(path.name.removesuffix(".prom.gz"))
-                if first <= second <= last:
-                    page = gzip.decompress(path.read_bytes())
+        for target, (name, first, last) in REPLICAS.items():
+            for second, _, entry in timeline(open_packed(str(ROOT / "recordings" / f"{name}{SUFFIX}"))):
+                if first <= second <= last and entry.kind == "page":
+                    page = entry.read().encode()
                     member = tarfile.TarInfo(f"{target}/{second - first:07.2f}.prom")
                     member.size = len(page)
                     archive.addfile(member, io.BytesIO(page))

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from phasewatch.outputs.replay_server import Track
-from phasewatch.sources.recording import open_recording
+from phasewatch.sources.sources import recording_at
 from support import HttpServer
 
 _COUNTED = re.compile(r"^([^\s#{]+(?:_total|_sum|_count|_bucket)(?:\{.*\})?) (\S+)$", re.MULTILINE)
@@ -35,7 +35,7 @@ class Acts:
 
     def begin(self, recording: Path, first: float = 0.0, last: float = float("inf"), at: float | None = None) -> None:
         """From now on (at: on which clock) the pages of `recording` from second `first` to `last`."""
-        [target] = open_recording(recording).targets
+        [target] = recording_at(str(recording)).targets
         kept = [entry for entry in target.entries if first <= entry.seconds <= last]
         track = Track(type(target)(target.name, tuple(kept)), kept[0].seconds, loop=True)
         begun = time.monotonic() if at is None else at

@@ -134,14 +134,3 @@ def http_server() -> Iterator[Callable[..., HttpServer]]:
 def free_port() -> int:
     """A loopback port that nothing listens on; support.free_port() gives more."""
     return support.free_port()
-
-
-@pytest.fixture(scope="session")
-def captures() -> Path:
-    """The folder of recordings of a real vLLM (its README says what each is), one folder a recording."""
-    folder = support.captures_folder()
-    if not folder.is_dir():
-        pytest.skip(
-            f"NOT TESTED on real recordings: no {folder}; set PHASEWATCH_SHARED to the folder that holds captures/"
-        )
-    return folder

@@ -1,6 +1,5 @@
 """Histories for a real Prometheus: what phasewatch would have exported, as OpenMetrics with timestamps."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from phasewatch.core.report.families import families, metrics
 from phasewatch.core.settings import Objectives, Settings, parse_objectives
 from phasewatch.outputs.backfill import Backfill
 from phasewatch.sources.recording import Recording, timeline
-from support import ROOT, Prometheus
+from support import ROOT, Prometheus, real_recording
 
 START = 1_790_000_000
 STEP = 10
@@ -99,13 +98,14 @@ def exported(fleet: Fleet, wall_offset: float, objectives: Objectives = OBJECTIV
     )
 
 
-def incidents(captures: Path, folder: Path) -> Recording:
+def incidents(folder: Path) -> Recording:
     """One recording whose targets are the incidents."""
     for name in INCIDENTS:
         (folder / name).mkdir()
         # Every second page: a scrape every 4 s.
-        for page in sorted((captures / name / "demo").iterdir())[::2]:
-            shutil.copy(page, folder / name)
+        (target,) = real_recording(name).targets
+        for entry in target.entries[::2]:
+            (folder / name / entry.path.name).write_bytes(entry.path.read_bytes())
     return recording_of(folder)
 
 

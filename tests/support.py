@@ -5,7 +5,6 @@ Everything listens on loopback only and is ended by the process that started it,
 
 import ipaddress
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -13,12 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 import requests
+
+from phasewatch.sources.packed import SUFFIX, open_packed
+from phasewatch.sources.recording import Recording
 
 T = TypeVar("T")
 Run = Callable[..., tuple[int, str, str]]
@@ -368,7 +371,35 @@ class _Handler(BaseHTTPRequestHandler):
 # --- recordings
 
 
-def captures_folder() -> Path:
-    """Where the recordings of a real vLLM lie: shared/captures beside the checkout, or under $PHASEWATCH_SHARED."""
-    shared = os.environ.get("PHASEWATCH_SHARED")
-    return (Path(shared) if shared else ROOT.parent / "shared") / "captures"
+RECORDINGS = ROOT / "recordings"
+# The right answers, by the recording's name: objectives, stretches to judge, accepted verdicts or states.
+EXPECTED: Mapping[str, Any] = json.loads((RECORDINGS / "expected.json").read_text())
+
+
+def real(name: str) -> Path:
+    """The file of this recording of a real vLLM; recordings/README.md says what each is."""
+    return RECORDINGS / f"{name}{SUFFIX}"
+
+
+@lru_cache(maxsize=8)  # tests of one recording follow each other
+def real_recording(name: str) -> Recording:
+    return open_packed(str(real(name)))
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    """The same as a folder, laid down in `folder`."""
+    for target in real_recording(name).targets:
+        (folder / target.name).mkdir(parents=True)
+        for entry in target.entries:
+            (folder / target.name / entry.path.name).write_bytes(entry.path.read_bytes())
+    return folder
+
+
+def real_pages(name: str, first: float = 0.0, last: float = inf) -> dict[float, str]:
+    """The pages of its only target by their seconds, from `first` to `last`, in order."""
+    (target,) = real_recording(name).targets
+    return {
+        entry.seconds: entry.read()
+        for entry in target.entries
+        if first <= entry.seconds <= last and entry.kind == "page"
+    }

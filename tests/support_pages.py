@@ -1,4 +1,4 @@
-"""Pages for tests: the fixture pages, the recordings under ../shared/captures, and pages with families taken away."""
+"""Pages for tests: the fixture pages, and pages with families taken away."""
 
 import gzip
 from collections.abc import Iterable
@@ -7,7 +7,6 @@ from pathlib import Path
 from phasewatch.core.pages.catalog import BY_NAME, CORE_SIGNALS, PREFIXES
 
 PAGES = Path(__file__).resolve().parent / "fixtures" / "pages"
-CAPTURES = Path(__file__).resolve().parents[2] / "shared" / "captures"
 
 # Full names, old and new, of the five families that are enough for a first verdict (design: Verdicts).
 FIVE_FAMILIES: tuple[str, ...] = tuple(

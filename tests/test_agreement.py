@@ -17,6 +17,7 @@ from phasewatch.core.settings import Objectives, Settings, parse_objectives
 from phasewatch.core.watch import Watcher
 from phasewatch.sources.recording import open_recording
 from phasewatch.sources.replaying import replay
+from support import EXPECTED, real_recording
 from tools.simulator import recording as simulated_recording
 from tools.simulator.scenarios import KINDS, Scenario, scenario
 from tools.simulator.simulation import DownError
@@ -84,16 +85,16 @@ def test_a_simulated_incident_says_the_same_with_and_without_files(kind: str, tm
 
 
 @pytest.mark.parametrize("name", ["burst", "engine-hang-idle", "frontend-slow", "mass-abort", "restart", "two-engines"])
-def test_a_recording_of_a_real_server_says_the_same_in_every_form(captures: Path, name: str) -> None:
-    expected = json.loads((captures / "expected.json").read_text())[name]
+def test_a_recording_of_a_real_server_says_the_same_in_every_form(name: str) -> None:
+    expected = EXPECTED[name]
     settings = Settings(objectives=parse_objectives(expected["objectives"]))
-    walk(replay(open_recording(captures / name), settings, INTERVAL), settings.objectives)
+    walk(replay(real_recording(name), settings, INTERVAL), settings.objectives)
 
 
-def test_a_verdict_that_a_challenger_has_met_once_is_told_once(captures: Path) -> None:
+def test_a_verdict_that_a_challenger_has_met_once_is_told_once() -> None:
     objectives = parse_objectives(["ttft_p99=1s", "itl_p99=250ms"])
     challenged = 0
-    for fleet in replay(open_recording(captures / "interference"), Settings((14.0,), objectives), 2.0, 44.0):
+    for fleet in replay(real_recording("interference"), Settings((14.0,), objectives), 2.0, 44.0):
         (engine,) = fleet.engines
         told = [(cause.verdict, cause.symptom) for cause in engine.causes]
         assert len(told) == len(set(told)), f"at {fleet.at:g}: {told}"

@@ -17,16 +17,15 @@ from phasewatch import __version__, cli
 from phasewatch.core.report.document import SCHEMA
 from phasewatch.outputs.formats import FORMATS
 from phasewatch.sources.recording import open_recording
-from support import HttpServer, Reply, Run, wait_until
+from support import HttpServer, Reply, Run, real, real_pages, wait_until
 
 QUICK = ("--for", "500ms", "--interval", "100ms")
 OBJECTIVES = ("--objective", "ttft_p99=1s", "--objective", "itl_p99=250ms")
 COMMAND = [sys.executable, "-m", "phasewatch"]
 
 
-def page(captures: Path, name: str = "healthy", second: int = 40) -> bytes:
-    found = sorted((captures / name / "demo").glob(f"{second:04d}*.prom.gz"))
-    return gzip.decompress(found[0].read_bytes())
+def page() -> bytes:
+    return next(iter(real_pages("healthy", first=40).values())).encode()
 
 
 # --- wrong usage
@@ -153,8 +152,8 @@ def test_a_refusing_server_is_told_early(run: Run, free_port: int) -> None:
     assert "connection refused; check the port" in err.splitlines()[-1]
 
 
-def test_one_bad_server_costs_only_itself(run: Run, captures: Path, http_server, free_port: int) -> None:
-    good = http_server({"/metrics": page(captures)})
+def test_one_bad_server_costs_only_itself(run: Run, http_server, free_port: int) -> None:
+    good = http_server({"/metrics": page()})
     code, out, err = run("diagnose", good.url, f"http://127.0.0.1:{free_port}", *QUICK, "--format", "json")
     states = {t["target"]: (t["state"], t["last_error"]) for t in json.loads(out)["targets"]}
     assert code == 1
@@ -168,25 +167,25 @@ def test_one_bad_server_costs_only_itself(run: Run, captures: Path, http_server,
 # --- diagnose
 
 
-def test_a_recording_is_diagnosed_at_its_end_or_where_asked(run: Run, captures: Path) -> None:
-    code, out, err = run("diagnose", captures / "burst", *OBJECTIVES, "--at", "60", "--format", "json")
+def test_a_recording_is_diagnosed_at_its_end_or_where_asked(run: Run) -> None:
+    code, out, err = run("diagnose", real("burst"), *OBJECTIVES, "--at", "60", "--format", "json")
     document = json.loads(out)
     (engine,) = document["engines"]
     assert (code, err, document["schema"], document["at"]) == (1, "", SCHEMA, 60.0)
     assert (engine["state"], engine["verdict"]) == ("serving", "queue_batch_limit")
-    assert run("diagnose", captures / "healthy", *OBJECTIVES)[0] == 0
-    assert run("diagnose", captures / "idle")[0] == 0
+    assert run("diagnose", real("healthy"), *OBJECTIVES)[0] == 0
+    assert run("diagnose", real("idle"))[0] == 0
 
 
-def test_a_recording_too_short_for_a_verdict_is_exit_code_3(run: Run, captures: Path) -> None:
-    code, out, _ = run("diagnose", captures / "healthy", "--at", "4")
+def test_a_recording_too_short_for_a_verdict_is_exit_code_3(run: Run) -> None:
+    code, out, _ = run("diagnose", real("healthy"), "--at", "4")
     assert code == 3
     assert "warming" in out
 
 
 @pytest.mark.parametrize("moment", ["-1", "nan", "inf", "-inf", "1e300", "noon"])
-def test_t9_what_is_no_moment_is_wrong_usage(run: Run, captures: Path, moment: str) -> None:
-    healthy = captures / "healthy"
+def test_t9_what_is_no_moment_is_wrong_usage(run: Run, moment: str) -> None:
+    healthy = real("healthy")
     for arguments in (
         ("diagnose", healthy, f"--at={moment}"),
         ("compare", healthy, healthy, f"--before-at={moment}"),
@@ -197,8 +196,8 @@ def test_t9_what_is_no_moment_is_wrong_usage(run: Run, captures: Path, moment: s
         assert f"invalid moment '{moment}'; use seconds, such as 90" in err
 
 
-def test_t9_a_moment_long_after_the_recording_is_wrong_usage(run: Run, captures: Path) -> None:
-    code, _, err = run("diagnose", captures / "healthy", "--at", "1e9")
+def test_t9_a_moment_long_after_the_recording_is_wrong_usage(run: Run) -> None:
+    code, _, err = run("diagnose", real("healthy"), "--at", "1e9")
     assert code == 2
     assert "second 1e+09 is long after the end of the recording; it lasts " in err
 
@@ -218,23 +217,23 @@ def test_t9_a_document_nested_too_deeply_is_refused_in_one_line(run: Run, tmp_pa
     assert "nested too deeply" in err
 
 
-def test_several_recordings_keep_targets_of_the_same_name_apart(run: Run, captures: Path) -> None:
-    code, out, _ = run("diagnose", captures / "burst", captures / "idle", *OBJECTIVES, "--at", "60", "--format", "json")
+def test_several_recordings_keep_targets_of_the_same_name_apart(run: Run) -> None:
+    code, out, _ = run("diagnose", real("burst"), real("idle"), *OBJECTIVES, "--at", "60", "--format", "json")
     verdicts = {Path(e["target"]).parent.name: e["verdict"] for e in json.loads(out)["engines"]}
     assert (code, verdicts) == (1, {"burst": "queue_batch_limit", "idle": None})
 
 
-def test_the_window_and_the_estimator_are_taken(run: Run, captures: Path) -> None:
+def test_the_window_and_the_estimator_are_taken(run: Run) -> None:
     def p99(*arguments: str) -> float:
-        _, out, _ = run("diagnose", captures / "burst", "--at", "60", "--format", "json", *arguments)
+        _, out, _ = run("diagnose", real("burst"), "--at", "60", "--format", "json", *arguments)
         return float(json.loads(out)["engines"][0]["ttft_seconds"]["p99"]["value"])
 
     assert p99("--window", "20s") < p99()
     assert 10 < p99("--estimator", "interpolation") <= 20
 
 
-def test_the_table_is_plain_where_it_is_no_terminal_and_says_what_to_do_first(run: Run, captures: Path) -> None:
-    _, out, _ = run("diagnose", captures / "burst", *OBJECTIVES, "--at", "60")
+def test_the_table_is_plain_where_it_is_no_terminal_and_says_what_to_do_first(run: Run) -> None:
+    _, out, _ = run("diagnose", real("burst"), *OBJECTIVES, "--at", "60")
     assert "\x1b" not in out
     assert "QUEUE_BATCH_LIMIT" in out
     assert re.search(r"do first: +shed load", out)
@@ -244,9 +243,9 @@ def test_the_table_is_plain_where_it_is_no_terminal_and_says_what_to_do_first(ru
 
 
 def test_what_is_recorded_live_replays_to_the_same_numbers(
-    run: Run, captures: Path, tmp_path: Path, http_server: Callable[..., HttpServer]
+    run: Run, tmp_path: Path, http_server: Callable[..., HttpServer]
 ) -> None:
-    body = page(captures)
+    body = page()
     server = http_server({"/metrics": body})
     out = tmp_path / "out"
     code, stdout, err = run("record", server.url, "--out", out, "--interval", "100ms", "--for", "300ms")
@@ -258,9 +257,9 @@ def test_what_is_recorded_live_replays_to_the_same_numbers(
 
 
 def test_p28_two_models_by_path_on_one_port_are_recorded_and_diagnosed(
-    run: Run, captures: Path, http_server: Callable[..., HttpServer], tmp_path: Path
+    run: Run, http_server: Callable[..., HttpServer], tmp_path: Path
 ) -> None:
-    server = http_server({f"/upstream/{model}/metrics": page(captures) for model in "ab"})
+    server = http_server({f"/upstream/{model}/metrics": page() for model in "ab"})
     urls = [f"{server.url}/upstream/{model}/metrics" for model in "ab"]
     names = {url.removeprefix("http://") for url in urls}
     code, out, err = run("record", *urls, "--out", tmp_path / "out", "--interval", "100ms", "--for", "200ms")
@@ -292,8 +291,8 @@ def test_record_refuses_a_folder_that_holds_something_else(run: Run, tmp_path: P
     assert "is neither empty nor a recording" in err.splitlines()[-1]
 
 
-def test_replay_is_one_document_a_step_on_the_recordings_own_clock(run: Run, captures: Path) -> None:
-    code, out, err = run("replay", captures / "burst", *OBJECTIVES)
+def test_replay_is_one_document_a_step_on_the_recordings_own_clock(run: Run) -> None:
+    code, out, err = run("replay", real("burst"), *OBJECTIVES)
     documents = [json.loads(line) for line in out.splitlines()]
     assert (code, err) == (0, "")
     # Its last page is of 118.01 s: the document of 120 s is the first that can judge it.
@@ -302,32 +301,30 @@ def test_replay_is_one_document_a_step_on_the_recordings_own_clock(run: Run, cap
     assert [d["engines"][0]["verdict"] for d in documents][3] == "queue_batch_limit"
 
 
-def test_replay_as_a_table_has_a_line_an_engine_for_each_step(run: Run, captures: Path) -> None:
-    code, out, _ = run("replay", captures / "restart", "--format", "table", "--step", "20s", *OBJECTIVES)
+def test_replay_as_a_table_has_a_line_an_engine_for_each_step(run: Run) -> None:
+    code, out, _ = run("replay", real("restart"), "--format", "table", "--step", "20s", *OBJECTIVES)
     header, *lines = out.splitlines()
     assert (code, len(lines)) == (0, 9)
     assert header.split()[:4] == ["time", "engine", "state", "verdict"]
     assert lines[2].split()[:4] == ["60", "s", "demo", "down"]
 
 
-def test_the_verdict_of_diagnose_is_that_of_replay_at_the_same_moment(run: Run, captures: Path) -> None:
-    _, out, _ = run("replay", captures / "interference", *OBJECTIVES)
+def test_the_verdict_of_diagnose_is_that_of_replay_at_the_same_moment(run: Run) -> None:
+    _, out, _ = run("replay", real("interference"), *OBJECTIVES)
     at_50 = json.loads(out.splitlines()[4])
-    _, out, _ = run("diagnose", captures / "interference", *OBJECTIVES, "--at", "50", "--format", "json")
+    _, out, _ = run("diagnose", real("interference"), *OBJECTIVES, "--at", "50", "--format", "json")
     assert json.loads(out) == at_50
 
 
 @pytest.mark.parametrize("option", ["--for", "--interval"])
-def test_an_option_for_servers_is_refused_where_all_sources_are_recordings(
-    run: Run, captures: Path, option: str
-) -> None:
-    code, out, err = run("diagnose", captures / "idle", option, "5s")
+def test_an_option_for_servers_is_refused_where_all_sources_are_recordings(run: Run, option: str) -> None:
+    code, out, err = run("diagnose", real("idle"), option, "5s")
     assert (code, out) == (2, "")
     assert err == f"phasewatch: {option} applies to servers only, and no source is one; remove it\n"
 
 
-def test_a_recording_shorter_than_a_step_says_so(run: Run, captures: Path) -> None:
-    code, out, err = run("replay", captures / "idle", "--step", "1h")
+def test_a_recording_shorter_than_a_step_says_so(run: Run) -> None:
+    code, out, err = run("replay", real("idle"), "--step", "1h")
     assert (code, out) == (0, "")
     assert "less than one step" in err
 
@@ -345,8 +342,8 @@ def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_recording_served_again_is_diagnosed_like_a_live_server(captures: Path) -> None:
-    with start("replay", captures / "max-num-seqs", "--serve", "--speed", "4", "--loop") as served:
+def test_a_recording_served_again_is_diagnosed_like_a_live_server() -> None:
+    with start("replay", real("max-num-seqs"), "--serve", "--speed", "4", "--loop") as served:
         try:
             assert served.stdout is not None
             target, url = served.stdout.readline().split()
@@ -367,24 +364,24 @@ def test_a_recording_served_again_is_diagnosed_like_a_live_server(captures: Path
     assert "Traceback" not in done.stderr
 
 
-def test_without_loop_serving_ends_with_the_recording(run: Run, captures: Path) -> None:
-    code, out, err = run("replay", captures / "idle", "--serve", "--speed", "200")
+def test_without_loop_serving_ends_with_the_recording(run: Run) -> None:
+    code, out, err = run("replay", real("idle"), "--serve", "--speed", "200")
     assert (code, err.splitlines()[-1]) == (0, "the recording is over")
     assert re.fullmatch(r"demo http://127\.0\.0\.1:\d+/metrics\n", out)
 
 
-def test_a_port_that_a_replayed_target_cannot_have_is_one_line(run: Run, captures: Path, http_server) -> None:
+def test_a_port_that_a_replayed_target_cannot_have_is_one_line(run: Run, http_server) -> None:
     taken = http_server({}).server_port
-    code, out, err = run("replay", captures / "idle", "--serve", "--listen", f"127.0.0.1:{taken}")
+    code, out, err = run("replay", real("idle"), "--serve", "--listen", f"127.0.0.1:{taken}")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"cannot listen on 127.0.0.1:{taken}" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_watching_early_and_still_judges(
-    captures: Path, http_server: Callable[..., HttpServer], number: signal.Signals
+    http_server: Callable[..., HttpServer], number: signal.Signals
 ) -> None:
-    server = http_server({"/metrics": page(captures)})
+    server = http_server({"/metrics": page()})
     with start("diagnose", server.url, "--for", "10m", "--interval", "100ms", "--format", "json") as watching:
         wait_until(lambda: len(server.requests) > 2, "the server was read")
         watching.send_signal(number)
@@ -394,10 +391,8 @@ def test_ctrl_c_ends_watching_early_and_still_judges(
     assert "Traceback" not in err
 
 
-def test_ctrl_c_ends_a_recording_and_keeps_it(
-    captures: Path, tmp_path: Path, http_server: Callable[..., HttpServer]
-) -> None:
-    server = http_server({"/metrics": page(captures)})
+def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path: Path, http_server: Callable[..., HttpServer]) -> None:
+    server = http_server({"/metrics": page()})
     out = tmp_path / "out"
     with start("record", server.url, "--out", out, "--interval", "100ms") as recording:
         wait_until(lambda: len(server.requests) > 2, "the server was read")
@@ -407,8 +402,8 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(
     assert len(open_recording(out).targets[0].entries) >= 2
 
 
-def test_a_reader_that_goes_away_is_no_error(captures: Path) -> None:
-    with start("replay", captures / "healthy", "--step", "1s") as replaying:
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    with start("replay", real("healthy"), "--step", "1s") as replaying:
         assert replaying.stdout is not None
         assert replaying.stderr is not None
         replaying.stdout.readline()
@@ -473,9 +468,9 @@ def test_serve_refuses_a_wrong_configuration_with_a_line_a_mistake(run: Run, tmp
 
 
 def test_serve_takes_targets_from_the_environment_and_ends_cleanly_on_sigterm(
-    captures: Path, http_server: Callable[..., HttpServer], free_port: int
+    http_server: Callable[..., HttpServer], free_port: int
 ) -> None:
-    vllm = http_server({"/metrics": page(captures)})
+    vllm = http_server({"/metrics": page()})
     listen = f"127.0.0.1:{free_port}"
     with start("serve", "--web.listen-address", listen, VLLM_TARGETS=vllm.url) as serving:
         try:
@@ -495,8 +490,8 @@ def _engines(url: str) -> list[dict[str, object]]:
         return []
 
 
-def test_a_port_that_is_taken_is_one_line(captures: Path, http_server: Callable[..., HttpServer]) -> None:
-    vllm = http_server({"/metrics": page(captures)})
+def test_a_port_that_is_taken_is_one_line(http_server: Callable[..., HttpServer]) -> None:
+    vllm = http_server({"/metrics": page()})
     with start("serve", "--web.listen-address", f"127.0.0.1:{vllm.server_port}", VLLM_TARGETS=vllm.url) as serving:
         _, err = serving.communicate(timeout=20)
     assert serving.returncode == 2

@@ -21,7 +21,18 @@ import yaml
 import acts
 from acts import Acts, Part
 from rulefiles import RULE_FILES
-from support import ROOT, SUITES, Daemon, HttpServer, Tools, free_port, start_alertmanager, start_prometheus, wait_until
+from support import (
+    ROOT,
+    SUITES,
+    Daemon,
+    HttpServer,
+    Tools,
+    free_port,
+    real,
+    start_alertmanager,
+    start_prometheus,
+    wait_until,
+)
 
 pytestmark = [
     pytest.mark.xdist_group("end-to-end"),
@@ -223,10 +234,10 @@ class Story:
     heartbeats: int
 
 
-def _incidents(tools: Tools, captures: Path, folder: Path) -> Story:
+def _incidents(tools: Tools, folder: Path) -> Story:
     cast = {"q-0": Acts(QUEUE), "s-0": Acts(STREAMS), "s-1": Acts(STREAMS), "w-0": Acts(WELL)}
     for server in cast.values():
-        server.begin(captures / "healthy", 20.0, 106.0)
+        server.begin(real("healthy"), 20.0, 106.0)
     served = {name: server.serve() for name, server in cast.items()}
     stack = None
     try:
@@ -235,9 +246,9 @@ def _incidents(tools: Tools, captures: Path, folder: Path) -> Story:
             stack.judged(model, "healthy")
         before = stack.messages()
 
-        cast["q-0"].begin(captures / "max-num-seqs", 10.0)
+        cast["q-0"].begin(real("max-num-seqs"), 10.0)
         for name in ("s-0", "s-1"):
-            cast[name].begin(captures / "interference", 34.0)
+            cast[name].begin(real("interference"), 34.0)
         queue = stack.page("PhasewatchQueueGrowing", QUEUE)
         streams = stack.page("PhasewatchITLStalls", STREAMS, targets=2)
         slack = stack.slack("PhasewatchQueueGrowing")
@@ -256,7 +267,7 @@ def _incidents(tools: Tools, captures: Path, folder: Path) -> Story:
         by_recovery = stack.messages()
 
         for name in ("q-0", "s-0", "s-1"):
-            cast[name].begin(captures / "healthy", 20.0, 106.0)
+            cast[name].begin(real("healthy"), 20.0, 106.0)
         resolved = [
             stack.page("PhasewatchQueueGrowing", QUEUE, status="resolved"),
             stack.page("PhasewatchITLStalls", STREAMS, status="resolved"),
@@ -282,9 +293,9 @@ class Quiet:
     after: list[Message]
 
 
-def _quiet(tools: Tools, captures: Path, folder: Path) -> Quiet:
+def _quiet(tools: Tools, folder: Path) -> Quiet:
     server = Acts(WELL)
-    server.begin(captures / "healthy", 20.0, 106.0)
+    server.begin(real("healthy"), 20.0, 106.0)
     served = server.serve()
     stack = None
     try:
@@ -302,11 +313,11 @@ def _quiet(tools: Tools, captures: Path, folder: Path) -> Quiet:
 
 
 @pytest.fixture(scope="module")
-def played(tools: Tools, captures: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Story, Quiet]:
+def played(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> tuple[Story, Quiet]:
     """Both stories, at the same time: they wait most of it."""
     folders = [tmp_path_factory.mktemp(name) for name in ("incidents", "quiet")]
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(play, tools, captures, f) for play, f in zip((_incidents, _quiet), folders, strict=True)]
+        runs = [pool.submit(play, tools, f) for play, f in zip((_incidents, _quiet), folders, strict=True)]
         return runs[0].result(), runs[1].result()
 
 
@@ -397,13 +408,13 @@ STALL_LIMITS = ["ttft_p99=10s", "itl_p99=250ms", "itl_stall=1s"]
     ],
 )
 def test_a_page_rendered_a_minute_after_the_incident_ended_still_names_its_cause(
-    tools: Tools, captures: Path, tmp_path: Path, recording: str, objectives: list[str], alert: str, cause: str
+    tools: Tools, tmp_path: Path, recording: str, objectives: list[str], alert: str, cause: str
 ) -> None:
     """The shipped rules with nothing but `for` changed, over a history whose incident ended a minute ago."""
     folder = tmp_path / "recording" / "vllm-0"
     folder.mkdir(parents=True)
-    well = captures / "healthy", 20.0, 106.0
-    parts = [Part(*well, 30.0), Part(captures / recording, 20.0, 106.0, 86.0), Part(*well, 150.0)]
+    well = real("healthy"), 20.0, 106.0
+    parts = [Part(*well, 30.0), Part(real(recording), 20.0, 106.0, 86.0), Part(*well, 150.0)]
     _, ended, over = acts.write(folder, "m", parts)
     assert over - ended > 60 + 60, "the verdict's window has passed, and a minute more"
     phasewatch = str(Path(sys.executable).with_name("phasewatch"))

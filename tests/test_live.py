@@ -7,7 +7,6 @@ compared.
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from phasewatch.core.pages.exposition import parse
 from phasewatch.core.settings import Settings, parse_objectives
 from phasewatch.core.watch import Watcher
 from simulated_servers import steady
-from support import Prometheus, wait_until
+from support import Prometheus, real_recording, wait_until
 from tools.simulator.config import Config, Flags, Machine, Server
 from tools.simulator.recording import pages
 from tools.simulator.server import Live as SimulatedServers
@@ -63,13 +62,15 @@ MONITORING = {"namespace": "monitoring", "pod": "phasewatch-0"}
 OWN = {"namespace": "chat", "pod": "vllm-0"}
 
 
-def cut(captures: Path, out: Path, name: str, source: str, spans: Iterable[tuple[int, int]]) -> None:
+def cut(out: Path, name: str, source: str, spans: Iterable[tuple[int, int]]) -> None:
     (out / name).mkdir(parents=True)
     second = 0
     for begin, end in spans:
-        for file in sorted((captures / source / "demo").iterdir()):
-            if begin <= float(re.match(r"[\d.]+(?=\.)", file.name.removesuffix(".gz"))[0]) < end:  # type: ignore[index]
-                shutil.copy(file, out / name / f"{second}{'.fail' if file.suffix == '.fail' else '.prom.gz'}")
+        (target,) = real_recording(source).targets
+        for entry in target.entries:
+            if begin <= entry.seconds < end:
+                suffix = "prom" if entry.kind == "page" else "fail"
+                (out / name / f"{second}.{suffix}").write_bytes(entry.path.read_bytes())
                 second += 2
 
 
@@ -152,11 +153,11 @@ def answers(documents: Iterable[Mapping[str, Any]], target: str) -> list[tuple[f
 
 
 @pytest.fixture(scope="module")
-def live(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("live")
     for row in CUTS:
-        cut(captures, folder / "some" / "recording", *row)
-    cut(captures, folder / "other" / "recording", *GONE)
+        cut(folder / "some" / "recording", *row)
+    cut(folder / "other" / "recording", *GONE)
     with ExitStack() as stack:
         _, urls = served_again(stack, folder / "some", len(CUTS))
         other, more = served_again(stack, folder / "other", 1)

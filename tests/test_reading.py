@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -37,19 +36,19 @@ def words(line: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def outputs(captures: Path) -> dict[str, list[str]]:
+def outputs() -> dict[str, list[str]]:
     """What each printed command says now, on a terminal of 80 columns."""
-    return {command: said(command, captures) for command, _ in quoted(DOCS[0])}
+    return {command: said(command) for command, _ in quoted(DOCS[0])}
 
 
 @cache
-def said(command: str, captures: Path) -> list[str]:
-    arguments = [word.replace("../shared/captures", str(captures)) for word in shlex.split(command)[1:]]
+def said(command: str) -> list[str]:
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stdout(out):
         patched.setenv("COLUMNS", "80")
-        assert cli.run(arguments) in (0, 1)
-    return [words(line.replace(str(captures), "../shared/captures")) for line in out.getvalue().splitlines()]
+        patched.chdir(ROOT)
+        assert cli.run(shlex.split(command)[1:]) in (0, 1)
+    return [words(line) for line in out.getvalue().splitlines()]
 
 
 @pytest.mark.parametrize("name", DOCS)

@@ -1,6 +1,5 @@
 """Runbooks against what they tell of: verdicts, remedies, vLLM's flags and families, our own commands."""
 
-import gzip
 import re
 import shlex
 import subprocess
@@ -19,22 +18,28 @@ from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICTS
 from phasewatch.core.measures.histogram import increase, mean
 from phasewatch.core.model import Remedy
 from phasewatch.core.pages.exposition import parse
-from support import ROOT, captures_folder
+from phasewatch.rulecheck.series import vllm_families
+from support import ROOT, real_pages
 from tools.runbooks import BEGIN, END, MissingMarksError, files, listed, with_remedies
 
 RUNBOOKS = ROOT / "config" / "runbooks" / "verdicts"
 HEADINGS = ["Meaning", "Impact", "Confirm", "Change", "Worked?"]
-# Flags of vLLM that the facts spell otherwise or take for granted.
-KNOWN_FLAGS = {
-    "--kv-cache-dtype": "its label on the page is cache_dtype; the facts name the fp8 dtype",
-    "--tensor-parallel-size": "the facts call it TP",
-    "--no-enable-prefix-caching": "the capture prefix-off was started with it",
-    "--speculative-config": "the capture spec-decode-low was started with it",
+# Flags in the shell blocks that are of other programs.
+OTHERS_FLAGS = {
     "--pid": "py-spy's",
     "--query-gpu": "nvidia-smi's",
     "--query-compute-apps": "nvidia-smi's",
     "--format": "nvidia-smi's as well as ours",
 }
+# Flag -> the last vLLM with it; None of one that is still there.
+FLAGS = {
+    line.split("\t")[0]: line.split("\t")[2] or None
+    for line in (ROOT / "tests" / "fixtures" / "vllm-flags.tsv").read_text().splitlines()
+    if not line.startswith("#")
+}
+
+# A counter with and without _total: vLLM itself names it without.
+FAMILIES = {name for one in vllm_families() for name in (one.name, one.name.removesuffix("_total"))}
 
 
 def text_of(verdict: str) -> str:
@@ -57,14 +62,6 @@ def family(name: str) -> str:
 def blocks(verdict: str) -> list[str]:
     """The shell blocks, to be copied at night."""
     return re.findall(r"```sh\n(.*?)```", text_of(verdict), re.DOTALL)
-
-
-@cache
-def facts() -> str:
-    path = captures_folder().parent / "vllm-metrics.md"
-    if not path.is_file():
-        pytest.skip(f"NOT TESTED against the facts about vLLM: no {path}")
-    return path.read_text()
 
 
 def test_every_verdict_has_a_runbook_and_no_runbook_is_left_over() -> None:
@@ -121,43 +118,17 @@ def commands() -> Mapping[str, click.Command]:
     return dict(group.commands)  # type: ignore[attr-defined]
 
 
-def removed_flags() -> set[str]:
-    """Section 6.2 of the facts, up to what is new; some names stand with underscores."""
-    section = facts().partition("### 6.2 ")[2].partition("New convenience")[0]
-    return {f"--{name.replace('_', '-')}" for name in re.findall(r"(?<![\w→])[a-z]+(?:[-_][a-z]+)+", section)} - {
-        # What replaced a removed one, or the object it was part of.
-        "--structured-outputs-config", "--cudagraph-capture-sizes", "--enable-log-requests",
-        "--num-speculative-tokens-per-batch-size", "--enable-adaptive-verification",
-    }  # fmt: skip
-
-
-def test_the_walk_over_removed_flags_knows_the_famous_ones() -> None:
-    assert {
-        "--swap-space",
-        "--num-scheduler-steps",
-        "--max-num-partial-prefills",
-        "--preemption-mode",
-    } <= removed_flags()
-
-
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_flag_exists_in_vllm_and_none_was_removed(verdict: str) -> None:
     named = flags_of(text_of(verdict) + " ".join(remedy.change for remedy in REMEDIES.get(verdict, ())))
-    unknown = {
-        flag
-        for flag in named - set(KNOWN_FLAGS)
-        if not re.search(rf"(?<![\w-])({flag}|{flag[2:].replace('-', '_')})(?![\w-])", facts())
-    }
-    assert unknown == set()
-    assert named & removed_flags() == set()
+    assert {flag for flag in named - set(OTHERS_FLAGS) if FLAGS.get(flag, "unknown") is not None} == set()
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_family_is_one_that_vllm_has(verdict: str) -> None:
-    names = set(re.findall(r"vllm:([a-z0-9_]+)(?!\()", text_of(verdict)))
-    families = {family(name) for name in names}
+    families = {family(name) for name in re.findall(r"(vllm:[a-z0-9_]+)(?!\()", text_of(verdict))}
     # `grep vllm:num_requests` stands for two, and a loop builds its names.
-    assert {name for name in families if name.rstrip("_") and name not in facts()} == set()
+    assert {name for name in families if not any(known.startswith(name) for known in FAMILIES)} == set()
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -166,7 +137,7 @@ def test_every_name_in_confirm_is_one_that_phasewatch_or_vllm_shows(verdict: str
     prose = re.sub(r"```.*?```", "", sections(verdict)["Confirm"] + sections(verdict)["Worked?"], flags=re.DOTALL)
     spans = " ".join(re.findall(r"`([^`]+)`", prose))
     named = set(re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", spans)) - {"nr_throttled"}  # that one is the kernel's
-    assert {name for name in named if name not in source and family(name) not in facts()} == set()
+    assert {name for name in named if name not in source and f"vllm:{family(name)}" not in FAMILIES} == set()
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -190,11 +161,8 @@ def test_links_lead_somewhere(verdict: str) -> None:
 
 @pytest.fixture(scope="module")
 def two_pages() -> tuple[bytes, bytes]:
-    folder = captures_folder() / "healthy" / "demo"
-    if not folder.is_dir():
-        pytest.skip(f"NOT TESTED: shell blocks of the runbooks need real pages, and there is no {folder}")
-    first, second = (next(folder.glob(f"{at:04d}*.prom.gz")) for at in (20, 80))
-    return gzip.decompress(first.read_bytes()), gzip.decompress(second.read_bytes())
+    first, *_, last = real_pages("healthy", 20, 80).values()
+    return first.encode(), last.encode()
 
 
 def run(block: str, folder: Path, pages: tuple[bytes, bytes]) -> subprocess.CompletedProcess[str]:

@@ -86,7 +86,7 @@ def test_a_client_that_saw_another_bucket_is_counted_as_outside(recordings: Path
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda path: (path / "made" / "truth.json.gz").unlink(), "holds no folder with a truth.json.gz"),
+        (lambda path: (path / "made" / "truth.json.gz").unlink(), "holds no recording with a truth.json"),
         (lambda path: (path / "made" / "truth.json.gz").write_bytes(b"no gzip"), "is no record of what clients saw"),
         (
             lambda path: (path / "made" / "truth.json.gz").write_bytes(gzip.compress(b'{"requests": 3}')),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support import Run
+from support import Run, real
 from vllm_pages import Server
 
 
@@ -38,42 +38,42 @@ def words(text: str) -> str:
 # --- real recordings
 
 
-def test_a_smaller_token_budget_took_the_stalls_away_and_left_ttft(run: Run, captures: Path) -> None:
-    code, out, err = run("compare", captures / "interference", captures / "interference-fixed")
+def test_a_smaller_token_budget_took_the_stalls_away_and_left_ttft(run: Run) -> None:
+    code, out, err = run("compare", real("interference"), real("interference-fixed"))
     assert (code, err) == (0, "")
     sentence = words(out.partition("before ")[0])
     assert sentence.startswith("Better: stalls are gone (35 % of the streaming time, then 0 %); ITL p99 fell from")
     assert "TTFT stayed (mean 1.87 s, then 1.85 s)" in sentence
     assert max(map(len, out.splitlines())) <= 80
-    back = one(run("compare", captures / "interference-fixed", captures / "interference", "--format", "json"))
+    back = one(run("compare", real("interference-fixed"), real("interference"), "--format", "json"))
     assert back["conclusion"] == "worse"
 
 
-def test_prefix_caching_made_first_tokens_quicker_and_left_the_pace(run: Run, captures: Path) -> None:
-    found = one(run("compare", captures / "prefix-off", captures / "prefix-on", "--format", "json"))
+def test_prefix_caching_made_first_tokens_quicker_and_left_the_pace(run: Run) -> None:
+    found = one(run("compare", real("prefix-off"), real("prefix-on"), "--format", "json"))
     assert found["conclusion"] == "better"
     assert "TTFT mean fell from 1.99 s to 301 ms" in found["sentence"]
     assert "ITL stayed" in found["sentence"]
 
 
-def test_documents_of_two_incidents_compare_like_their_recordings(run: Run, captures: Path, tmp_path: Path) -> None:
+def test_documents_of_two_incidents_compare_like_their_recordings(run: Run, tmp_path: Path) -> None:
     names = ("prefix-off", "prefix-on")
     for name in names:
-        code, out, _ = run("diagnose", captures / name, "--format", "json")
+        code, out, _ = run("diagnose", real(name), "--format", "json")
         assert code in (0, 1)
         (tmp_path / f"{name}.json").write_text(out)
     # The last line of a replay is a document as well.
-    (tmp_path / "replayed").write_text(run("replay", captures / names[1])[1])
+    (tmp_path / "replayed").write_text(run("replay", real(names[1]))[1])
     for after in ("prefix-on.json", "replayed"):
         found = one(run("compare", tmp_path / "prefix-off.json", tmp_path / after, "--format", "json"))
         assert found["conclusion"] == "better"
         assert [row["alike"] for row in found["load"]] == [True, True, True]
 
 
-def test_two_engines_are_one_model_from_pages_and_from_a_document(run: Run, captures: Path, tmp_path: Path) -> None:
-    _, out, _ = run("diagnose", captures / "two-engines", "--format", "json")
+def test_two_engines_are_one_model_from_pages_and_from_a_document(run: Run, tmp_path: Path) -> None:
+    _, out, _ = run("diagnose", real("two-engines"), "--format", "json")
     (tmp_path / "two.json").write_text(out)
-    found = one(run("compare", tmp_path / "two.json", captures / "two-engines", "--format", "json"))
+    found = one(run("compare", tmp_path / "two.json", real("two-engines"), "--format", "json"))
     assert found["conclusion"] == "same"
     assert [found[side]["engines"] for side in ("before", "after")] == [2, 2]
     rows = {row["name"]: row for row in found["rows"]}
@@ -81,8 +81,8 @@ def test_two_engines_are_one_model_from_pages_and_from_a_document(run: Run, capt
         assert rows[name]["before"]["value"] == pytest.approx(rows[name]["after"]["value"], rel=0.1), name
 
 
-def test_moments_of_one_recording_compare_before_and_after_a_fault(run: Run, captures: Path) -> None:
-    slow = captures / "long-context"
+def test_moments_of_one_recording_compare_before_and_after_a_fault(run: Run) -> None:
+    slow = real("long-context")
     found = one(run("compare", slow, slow, "--before-at", 44, "--after-at", 130, "--window", "30s", "--format", "json"))
     assert found["conclusion"] == "not comparable", "contexts grew: that is another load"
     assert "prompts rose from" in found["sentence"]

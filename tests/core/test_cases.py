@@ -1,4 +1,4 @@
-"""Real problem reports (../shared/cases.md, by their names there), each as its whole kind, from pages to the answer.
+"""Real problem reports (cases.md, by their names there), each as its whole kind, from pages to the answer.
 
 What a single page or histogram can show stands in test_exposition, test_histogram and test_quantile.
 """

@@ -1,4 +1,4 @@
-"""The C cases of ../shared/cases.md (latency, with the answer known), each named after its case: from pages to the
+"""The C cases of cases.md (latency, with the answer known), each named after its case: from pages to the
 verdict, abstention or advisory that the case calls right. C11, C23 and C27 stand in test_cases.
 
 Objectives are the standard profile's unless the case implies others. Where a case's own filler values cannot be true
@@ -518,7 +518,7 @@ def test_c19_a_slow_hand_over_asks_for_no_faster_link_and_a_slow_link_does(trans
 @pytest.mark.parametrize("grows", [True, False])
 @pytest.mark.parametrize("interval", [2.0, 10.0])
 def test_c25_a_dead_engine_is_a_stall_however_many_more_requests_are_accepted(interval: float, grows: bool) -> None:
-    """vLLM 0.32's gauges stand still with the engine (captures engine-hang), so only connections grow; where a page
+    """vLLM 0.32's gauges stand still with the engine (recordings/engine-hang), so only connections grow; where a page
     shows requests that pile up before an engine that runs none, that is no step either."""
     server = Server()
     scene = Scene(server, interval=interval)

@@ -1,4 +1,4 @@
-"""Cases of ../shared/cases.md about figures that mislead (B19 to B33, E17, P11, P15), each named after its case: from
+"""Cases of cases.md about figures that mislead (B19 to B33, E17, P11, P15), each named after its case: from
 pages to what must be said of them, and must not. P9 stands in test_cases, B31's baseline in test_watch."""
 
 from collections.abc import Iterator

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,26 +13,27 @@ from phasewatch.core.model import Fleet, Page
 from phasewatch.core.pages.exposition import PageReader
 from phasewatch.core.settings import Settings, parse_objectives
 from phasewatch.core.watch import Watcher
-from phasewatch.sources.recording import open_recording, timeline
+from phasewatch.sources.recording import timeline
 from phasewatch.sources.replaying import replay
+from support import real_recording
 
 STEP = 10.0
 OBJECTIVES = parse_objectives(["ttft_p99=1s", "itl_p99=250ms"])
 Seen = tuple[float, str, Page | str]
 
 
-def seen(paths: Iterable[Path], interval: float) -> list[Seen]:
+def seen(names: Iterable[str], interval: float) -> list[Seen]:
     """Pages and failures in time order, about one an interval; each recording is a target of its own."""
     found: list[Seen] = []
-    for path in paths:
+    for name in names:
         last: dict[str, float] = {}
         readers: dict[str, PageReader] = defaultdict(PageReader)
-        for seconds, target, entry in timeline(open_recording(path)):
+        for seconds, target, entry in timeline(real_recording(name)):
             if seconds - last.get(target, -interval) < interval - 0.5:
                 continue
             last[target] = seconds
             page = entry.reason or readers[target].read(entry.read(), at=seconds, content_type=entry.content_type)
-            found.append((seconds, f"{path.name}/{target}", page))
+            found.append((seconds, f"{name}/{target}", page))
     return sorted(found, key=lambda one: one[0])
 
 
@@ -67,10 +67,8 @@ def at_steps(pages: Iterable[Seen], *, busybody: bool) -> Iterator[Fleet]:
         (("mass-abort", "slow-engine", "healthy"), 6.0),
     ],
 )
-def test_two_observers_of_the_same_pages_agree_at_every_common_moment(
-    captures: Path, names: tuple[str, ...], interval: float
-) -> None:
-    pages = seen([captures / name for name in names], interval)
+def test_two_observers_of_the_same_pages_agree_at_every_common_moment(names: tuple[str, ...], interval: float) -> None:
+    pages = seen(names, interval)
     once = list(at_steps(pages, busybody=False))
     often = list(at_steps(pages, busybody=True))
     assert len(once) > 8
@@ -78,8 +76,8 @@ def test_two_observers_of_the_same_pages_agree_at_every_common_moment(
         assert one == other
 
 
-def test_x4_preemption_is_judged_the_same_every_two_seconds_and_every_ten(captures: Path) -> None:
-    recording = open_recording(captures / "preemption")
+def test_x4_preemption_is_judged_the_same_every_two_seconds_and_every_ten() -> None:
+    recording = real_recording("preemption")
     by_step = {
         step: {round(fleet.at, 3): fleet for fleet in replay(recording, Settings(objectives=OBJECTIVES), step)}
         for step in (2.0, 10.0)

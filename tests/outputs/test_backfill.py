@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from phasewatch import cli
-from support import Prometheus
+from support import Prometheus, real
 
 OBJECTIVES = ("--objective", "ttft_p99=1s")
 START = 1_790_000_000
@@ -14,9 +14,9 @@ CONFIG = "global: {scrape_interval: 15s}\n"
 
 
 @pytest.fixture
-def written(captures: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def written(capsys: pytest.CaptureFixture[str]) -> str:
     """What `replay --format openmetrics` writes for an incident that comes and goes."""
-    arguments = ["replay", str(captures / "burst"), *OBJECTIVES, "--format", "openmetrics", "--unix-start", str(START)]
+    arguments = ["replay", str(real("burst")), *OBJECTIVES, "--format", "openmetrics", "--unix-start", str(START)]
     assert cli.run(arguments) == 0
     return capsys.readouterr().out
 
@@ -31,10 +31,10 @@ def test_the_text_is_openmetrics_with_every_family_once_and_time_only_going_on(w
 
 
 def test_a_real_prometheus_answers_from_it_what_the_documents_say(
-    written: str, captures: Path, capsys: pytest.CaptureFixture[str], prometheus_server: Callable[..., Prometheus]
+    written: str, capsys: pytest.CaptureFixture[str], prometheus_server: Callable[..., Prometheus]
 ) -> None:
     server = prometheus_server(CONFIG, openmetrics=written, arguments=("--query.lookback-delta=5s",))
-    assert cli.run(["replay", str(captures / "burst"), *OBJECTIVES]) == 0
+    assert cli.run(["replay", str(real("burst")), *OBJECTIVES]) == 0
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(documents) == 12
     for told in documents:
@@ -48,8 +48,8 @@ def test_a_real_prometheus_answers_from_it_what_the_documents_say(
     assert windows == {"60s", "5m"}
 
 
-def test_without_unix_time_it_asks_for_the_start(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["replay", str(captures / "idle"), "--format", "openmetrics"]) == 2
+def test_without_unix_time_it_asks_for_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["replay", str(real("idle")), "--format", "openmetrics"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "--unix-start" in err
@@ -63,6 +63,6 @@ def test_a_recording_of_our_own_keeps_its_time(tmp_path: Path, capsys: pytest.Ca
     assert f"phasewatch_last_evaluation_timestamp_seconds 1.79000001e+09 {START + 10}.0\n" in capsys.readouterr().out
 
 
-def test_a_unix_start_means_nothing_to_other_formats(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["replay", str(captures / "idle"), "--unix-start", "5"]) == 2
+def test_a_unix_start_means_nothing_to_other_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["replay", str(real("idle")), "--unix-start", "5"]) == 2
     assert "--unix-start needs --format openmetrics" in capsys.readouterr().err

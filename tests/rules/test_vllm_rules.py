@@ -1,17 +1,15 @@
 """Percentiles by recording rules over vLLM's own histograms agree with phasewatch's gauges on recorded pages."""
 
 import re
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from phasewatch.core.model import Latency, Numbers
 from phasewatch.core.settings import Settings
-from phasewatch.sources.recording import open_recording
 from phasewatch.sources.replaying import replay
 from rulefiles import RULES, rules
-from support import Prometheus, Tools
+from support import Prometheus, Tools, real_pages, real_recording
 
 BASE = 1_700_000_000
 AT = 76.0
@@ -25,23 +23,15 @@ LATENCIES = {
 }
 
 
-def _history(folder: Path, rename: Callable[[str], str]) -> str:
+def _history(name: str, rename: Callable[[str], str]) -> str:
     """The recorded pages as OpenMetrics with timestamps; only the histograms that the rules read."""
     read = {name for rule in rules(RULES / "vllm.yml") for name in re.findall(r"vllm:\w+", rule.expr)}
     by_name: dict[str, list[str]] = {}
-    for path, text in _pages(folder):
-        seconds = float(path.name.partition(".prom")[0])
-        for name, labels, value in _SAMPLE.findall(rename(text)):
-            if name in read:
-                by_name.setdefault(name, []).append(f"{name}{labels} {value} {BASE + seconds:.3f}")
+    for seconds, text in real_pages(name).items():
+        for series, labels, value in _SAMPLE.findall(rename(text)):
+            if series in read:
+                by_name.setdefault(series, []).append(f"{series}{labels} {value} {BASE + seconds:.3f}")
     return "\n".join(line for lines in by_name.values() for line in lines) + "\n# EOF\n"
-
-
-def _pages(folder: Path) -> Iterable[tuple[Path, str]]:
-    for target in open_recording(folder).targets:
-        for entry in target.entries:
-            if entry.reason is None:
-                yield entry.path, entry.read()
 
 
 def _older(text: str) -> str:
@@ -53,9 +43,9 @@ def _both(text: str) -> str:
     return text + "\n" + _older("\n".join(line for line in text.splitlines() if "inter_token_latency" in line))
 
 
-def _numbers(folder: Path) -> Numbers:
+def _numbers(name: str) -> Numbers:
     settings = Settings(windows=(WINDOW,), estimator="interpolation")
-    fleets = list(replay(open_recording(folder), settings, 2.0, until=AT))
+    fleets = list(replay(real_recording(name), settings, 2.0, until=AT))
     return fleets[-1].models[0].windows[WINDOW]
 
 
@@ -67,15 +57,14 @@ def _numbers(folder: Path) -> Numbers:
 def test_gauge_and_rule_agree_over_the_same_samples(
     tools: Tools,
     prometheus_server: Callable[..., Prometheus],
-    captures: Path,
     recording: str,
     rename: Callable[[str], str],
 ) -> None:
     """2.42 counts the sample at the start of a range; 3.x leaves it out, so that its range must begin before it."""
     closed = tools.suite == "bookworm"
     window, tolerance = ("60s", 1e-9) if closed else ("60001ms", 1e-4)
-    server = prometheus_server("global: {}\n", openmetrics=_history(captures / recording, rename))
-    numbers = _numbers(captures / recording)
+    server = prometheus_server("global: {}\n", openmetrics=_history(recording, rename))
+    numbers = _numbers(recording)
     compared = 0
     for rule in rules(RULES / "vllm.yml"):
         found = server.query(rule.expr.replace("[5m]", f"[{window}]"), at=BASE + AT)
@@ -100,10 +89,8 @@ def _gauge(numbers: Numbers, record: str) -> float | None:
     return None if estimate is None else float(estimate.value)
 
 
-def test_without_traffic_nothing_is_recorded_rather_than_nan(
-    prometheus_server: Callable[..., Prometheus], captures: Path
-) -> None:
-    server = prometheus_server("global: {}\n", openmetrics=_history(captures / "idle", str))
+def test_without_traffic_nothing_is_recorded_rather_than_nan(prometheus_server: Callable[..., Prometheus]) -> None:
+    server = prometheus_server("global: {}\n", openmetrics=_history("idle", str))
     assert server.query("count(vllm:time_to_first_token_seconds_bucket)", at=BASE + 20) != []
     for rule in rules(RULES / "vllm.yml"):
         assert server.query(rule.expr.replace("[5m]", "[20s]"), at=BASE + 20) == []

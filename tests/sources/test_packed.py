@@ -14,6 +14,7 @@ from phasewatch.core.settings import Settings
 from phasewatch.sources.packed import is_packed, open_packed
 from phasewatch.sources.recording import RecordingError
 from phasewatch.sources.sources import History, open_source, recording_at
+from support import real, unpacked
 
 PAGE = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3\n"
 FILE = tarfile.REGTYPE
@@ -43,15 +44,16 @@ def error_of(text: str, **limits: int) -> str:
 
 
 @pytest.mark.parametrize("inside", ["kv-exhausted", "."])
-def test_a_packed_recording_is_judged_as_its_folder_is(captures: Path, tmp_path: Path, inside: str) -> None:
-    path = tmp_path / "incident.tar.xz"
+def test_a_packed_recording_is_judged_as_its_folder_is(tmp_path: Path, inside: str) -> None:
+    folder, path = tmp_path / "folder", tmp_path / "incident.tar.xz"
+    unpacked("kv-exhausted", folder)
     with tarfile.open(path, "w:xz", preset=0) as archive:
-        archive.add(captures / "kv-exhausted", inside)
+        archive.add(folder, inside)
     told = []
-    for source in (open_source(str(path)), open_source(str(captures / "kv-exhausted"))):
+    for source in (open_source(str(path)), open_source(str(folder)), open_source(str(real("kv-exhausted")))):
         assert isinstance(source, History)
         told.append(document(source.fleet(Settings(), source.end)))
-    assert told[0] == told[1]
+    assert told[0] == told[1] == told[2]
     assert told[0]["engines"][0]["verdict"] == "queue_kv_cache"
 
 

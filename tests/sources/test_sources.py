@@ -8,6 +8,7 @@ from phasewatch.core.settings import Settings
 from phasewatch.sources.recording import RecordingError
 from phasewatch.sources.sources import SOURCES, History, open_source
 from phasewatch.sources.target import Target, TargetError
+from support import real, unpacked
 
 
 def _first(text: str) -> str | None:
@@ -22,8 +23,8 @@ def test_an_address_is_a_server(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " "])
-def test_nothing_is_no_source_not_even_this_folder(text: str, captures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(captures / "idle")
+def test_nothing_is_no_source_not_even_this_folder(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(unpacked("idle", tmp_path))
     with pytest.raises(TargetError, match="a source is empty; give a URL or a recording"):
         open_source(text)
 
@@ -43,11 +44,11 @@ def test_what_exists_is_a_recording_even_if_it_reads_like_an_address(
     assert _first("gpu-1:8000") == "recordings"
 
 
-def test_each_kind_opens_to_what_diagnose_can_judge(captures: Path) -> None:
+def test_each_kind_opens_to_what_diagnose_can_judge() -> None:
     server = open_source("http://gpu-1")
     assert isinstance(server, Target)
     assert server.url == "http://gpu-1:80/metrics"
-    past = open_source(str(captures / "burst"))
+    past = open_source(str(real("burst")))
     assert isinstance(past, History)
     fleet = past.fleet(Settings(), past.end)
     assert (fleet.at, len(fleet.engines)) == (past.end, 1)

@@ -24,7 +24,7 @@ def pages(fleet: Fleet, duration: float, interval: float = 2.0) -> Iterator[tupl
 
 
 def truth(scenario: Scenario, fleet: Fleet) -> dict[str, Any]:
-    """What was done, what is right, and what clients saw: keys of the captures' truth.json, and the scenario's own."""
+    """What was done, what is right, and what clients saw: keys of a recording's truth.json, and the scenario's own."""
     return {
         "scenario": scenario.kind, "cause": scenario.kind, "story": scenario.story, "server_args": [],
         "t0_unix": fleet.config.started_unix, "seed": scenario.seed, "onset": scenario.onset, "felt": scenario.felt,

@@ -261,7 +261,7 @@ class Fleet:
             self.at(now, lambda time: after(time, request.done))
 
     def truth(self) -> list[dict[str, Any]]:
-        """What each client did and saw, as in the captures' truth.json, plus its target."""
+        """What each client did and saw, as in the recordings' truth.json, plus its target."""
         return [
             {
                 "flow": each.flow, "prompt": each.prompt, "max_tokens": each.max_tokens, "send": round(each.sent, 4),

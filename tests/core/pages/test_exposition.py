@@ -17,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from phasewatch.core.model import Histogram, Page, Snapshot
 from phasewatch.core.pages.catalog import CATALOG, CORE_SIGNALS, PREFIXES, Signal
 from phasewatch.core.pages.exposition import ExpositionError, parse
-from support_pages import CAPTURES, FIVE_FAMILIES, PAGES, fixture_page, read_page, strip_page
+from support import EXPECTED, real_pages
+from support_pages import FIVE_FAMILIES, PAGES, fixture_page, read_page, strip_page
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
@@ -694,15 +695,6 @@ def test_a_page_stripped_to_five_families_keeps_these_and_nothing_else() -> None
 REAL = sorted(PAGES.glob("real-*"))
 
 
-def some_captured() -> list[Path]:
-    """First, middle and last page of every recording."""
-    found = []
-    for folder in sorted(CAPTURES.glob("*/demo")):
-        pages = sorted(folder.glob("*.prom.gz"))
-        found += [pages[0], pages[len(pages) // 2], pages[-1]]
-    return found
-
-
 Samples = Mapping[str, list[tuple[Mapping[str, str], float]]]
 
 
@@ -760,19 +752,17 @@ def test_a_real_page_agrees_with_the_reference_reader(path: Path) -> None:
     assert all(snapshot.histograms["ttft"].count for snapshot in parse(text, at=7.0).engines.values())
 
 
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the recordings lie beside the repository")
-def test_captured_pages_agree_with_the_reference_reader() -> None:
-    wrong = {path: list(differences(read_page(path))) for path in some_captured()}
-    assert wrong
-    assert {path: found for path, found in wrong.items() if found} == {}
+@pytest.mark.parametrize("name", EXPECTED)
+def test_first_middle_and_last_page_of_a_recording_agree_with_the_reference_reader(name: str) -> None:
+    pages = list(real_pages(name).items())
+    wrong = {seconds: list(differences(text)) for seconds, text in (pages[0], pages[len(pages) // 2], pages[-1])}
+    assert {seconds: found for seconds, found in wrong.items() if found} == {}
 
 
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the recordings lie beside the repository")
-def test_every_captured_page_is_an_engine_page_without_a_problem() -> None:
-    paths = list(CAPTURES.glob("*/demo/*.prom.gz"))
-    assert paths
-    for path in paths:
-        read = parse(read_page(path), at=7.0)
-        assert (read.kind, read.anomalies) == ("engine", ()), path
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_recorded_page_is_an_engine_page_without_a_problem(name: str) -> None:
+    for seconds, text in real_pages(name).items():
+        read = parse(text, at=7.0)
+        assert (read.kind, read.anomalies) == ("engine", ()), seconds
         if "http_finishes" in read.http:
             assert read.http["http_2xx"] <= read.http["http_finishes"]

@@ -1,6 +1,5 @@
 """Pages read in turn by one PageReader say what each alone says, whatever happened between them."""
 
-import gzip
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -14,11 +13,11 @@ from phasewatch.core.model import Page
 from phasewatch.core.pages.exposition import ExpositionError, PageReader, parse
 from phasewatch.core.pages.layout import layout_of
 from phasewatch.core.pages.lines import labels_of, read_lines
-from support_pages import CAPTURES, PAGES, fixture_page, read_page
+from support import EXPECTED, real_pages
+from support_pages import PAGES, fixture_page, read_page
 from vllm_pages import Server
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-RECORDINGS = sorted(path.parent for root in CAPTURES.parent.glob("captures*") for path in root.glob("*/truth.json.gz"))
 # Of each recording as many runs of pages that follow each other, and as long.
 RUNS, RUN_PAGES = 3, 6
 
@@ -46,21 +45,19 @@ def only_numbers(reader: PageReader, text: str) -> bool:
 # --- real pages ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not RECORDINGS, reason="the recordings are not here")
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
+@pytest.mark.parametrize("recording", EXPECTED)
 def test_each_page_of_a_recording_reads_as_it_does_alone(recording) -> None:
-    for target in sorted(path for path in recording.iterdir() if path.is_dir()):
-        texts = [gzip.decompress(path.read_bytes()).decode() for path in sorted(target.glob("*.prom.gz"))]
-        reader, quick, read = PageReader(), 0, 0
-        for run in range(RUNS):
-            start = run * len(texts) // RUNS
-            for text in texts[start : start + RUN_PAGES]:
-                before = looked_up()
-                page = reader.read(text, at=7.0)
-                quick += looked_up() == before
-                read += 1
-                assert page == parse(text, at=7.0)
-        assert quick >= read // 2
+    texts = list(real_pages(recording).values())
+    reader, quick, read = PageReader(), 0, 0
+    for run in range(RUNS):
+        start = run * len(texts) // RUNS
+        for text in texts[start : start + RUN_PAGES]:
+            before = looked_up()
+            page = reader.read(text, at=7.0)
+            quick += looked_up() == before
+            read += 1
+            assert page == parse(text, at=7.0)
+    assert quick >= read // 2
 
 
 @pytest.mark.parametrize("path", sorted(PAGES.glob("*.prom*")), ids=lambda path: path.name)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -35,8 +34,8 @@ from support import Prometheus, Tools, start_prometheus
 
 
 @pytest.fixture(scope="session")
-def incident_fleets(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, list[Fleet]]:
-    recording = incidents(captures, tmp_path_factory.mktemp("incidents"))
+def incident_fleets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, list[Fleet]]:
+    recording = incidents(tmp_path_factory.mktemp("incidents"))
     settings = Settings(windows=(60.0, 300.0), objectives=OBJECTIVES)
     return recording, list(replay(recording, settings, STEP))
 
