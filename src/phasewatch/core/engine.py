@@ -28,6 +28,7 @@ from phasewatch.core.diagnosis.progress import (
 )
 from phasewatch.core.diagnosis.verdicts import LIVENESS
 from phasewatch.core.formatting import seconds as in_words
+from phasewatch.core.measures.ages import InFlight
 from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.past import Past, moment
@@ -60,6 +61,7 @@ class Engine:
     progress: Progress
     born_at: float
     past: Past
+    in_flight: InFlight
     steps: deque[Step] = field(default_factory=deque)
     recent: dict[str, Recent] = field(default_factory=dict)
     pages: int = 1
@@ -84,7 +86,8 @@ class Engine:
 
     @classmethod
     def at_first_sight(cls, key: EngineKey, settings: Settings, snapshot: Snapshot) -> "Engine":
-        return cls(key, settings, snapshot, begin(snapshot), snapshot.at, Past(settings.thresholds))
+        past, in_flight = Past(settings.thresholds), InFlight.beginning(snapshot)
+        return cls(key, settings, snapshot, begin(snapshot), snapshot.at, past, in_flight)
 
     @property
     def limits(self) -> Limits:
@@ -111,6 +114,8 @@ class Engine:
         if change.restarted:
             self.restarts, self.born_at, self.pages = self.restarts + 1, snapshot.at, 1
             self.stall, self.first_request_at = None, None
+            self.in_flight = InFlight()
+        self.in_flight.page(snapshot)
         if self.first_request_at is None and _first_request(change, snapshot):
             self.first_request_at = change.start
         self.past.remember_step(change)
@@ -121,7 +126,7 @@ class Engine:
 
     def _first_of_its_process(self, snapshot: Snapshot) -> None:
         """Nothing follows from what this page and those before it differ by, for they may be of two processes."""
-        self.progress, self.last = begin(snapshot), snapshot
+        self.progress, self.last, self.in_flight = begin(snapshot), snapshot, InFlight.beginning(snapshot)
         self.born_at, self.pages, self.stall = snapshot.at, 1, None
         self.steps.clear()
         self.recent.clear()
@@ -229,6 +234,7 @@ class Engine:
             estimator=self.settings.estimator,
             seconds_per_prompt_token=self.past.seconds_per_prompt_token(one.steps[0].start),
             step_seconds=self.past.step_seconds(),
+            ages=self.in_flight.ages,
         )
 
     def _state(self, judged: Window | None) -> State:
@@ -261,7 +267,7 @@ class Engine:
             return Opinion.of_state(state)
         now = moment(self.last.at, view.window, view.numbers)
         self.past.remember(now)
-        background = Background(self.past.view(now, view.window.steps), self.first_request_at)
+        background = Background(self.past.view(now, view.window.steps), self.first_request_at, self.in_flight.ages)
         self.wait_over = expected_wait_over(view.numbers, self.limits)
         return judge_engine(
             view,

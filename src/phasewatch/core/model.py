@@ -190,7 +190,10 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """running, waiting: last value. expected_wait_censored: the value is only a lower bound (nobody was admitted)."""
+    """running, waiting: last value. expected_wait_censored: the value is only a lower bound (nobody was admitted).
+
+    oldest_unanswered_seconds, oldest_running_seconds: lower bounds, as of the last page (measures.ages).
+    """
 
     running: float | None = None
     waiting: float | None = None
@@ -203,6 +206,8 @@ class Queue:
     gave_up_ratio: float | None = None
     gave_up_before_first_token_ratio: float | None = None
     failed_per_second: float | None = None
+    oldest_unanswered_seconds: float | None = None
+    oldest_running_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +274,8 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What users feel. objective: its name, or expected_wait, progress, requests_failing, gave_up.
+    """What users feel. objective: its name, or expected_wait, unanswered, still_running, progress, requests_failing,
+    gave_up.
 
     value: what was measured against the limit; surely: whatever the bucket hides, the limit is missed.
     """

@@ -120,6 +120,22 @@ def _api_server_busy(view: WindowView) -> Advisory | None:
     )
 
 
+def _still_running(view: WindowView) -> Advisory | None:
+    """Of a model without an objective of e2e: with one it is a symptom."""
+    ran, limit = view.numbers.queue.oldest_running_seconds, view.thresholds.long_running_seconds
+    if ran is None or ran < limit or any(name.startswith("e2e_") for name in view.limits):
+        return None
+    rate = view.numbers.tokens.generation_per_second
+    flow = "no token was generated" if not rate else f"{number(rate)} tokens/s flow"
+    return Advisory(
+        "still_running",
+        {"oldest_running_seconds": ran, **({} if rate is None else {"generation_tokens_per_second": rate})},
+        f"A request has run for at least {seconds(ran)} and has not finished; in this window {flow}.",
+        "A long answer, or repetition without end: look for it in the API server's log; max_tokens ends such."
+        " An objective such as e2e_p99 makes it a symptom.",
+    )
+
+
 def _truncated(view: WindowView) -> Advisory | None:
     finished, cut = view.window.increases.get("finished", 0.0), view.window.increases.get("finished_length", 0.0)
     output = view.numbers.tokens.output_mean
@@ -178,6 +194,7 @@ _ROWS: tuple[Callable[[WindowView], Advisory | None], ...] = (
     _kv_filling,
     _kv_tight,
     _api_server_busy,
+    _still_running,
     _truncated,
     _gave_up,
     _clients_leave,

@@ -6,6 +6,7 @@ from phasewatch.core.diagnosis.causes import CAUSES
 from phasewatch.core.diagnosis.causes._row import PACE, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Background, Case, WindowView
 from phasewatch.core.diagnosis.objectives import family_of
+from phasewatch.core.diagnosis.overdue import said_of
 from phasewatch.core.diagnosis.verdicts import DEMAND, EXPECTED, UNKNOWN
 from phasewatch.core.model import Cause, Confidence, Symptom, Window
 from phasewatch.core.settings import Thresholds
@@ -100,13 +101,14 @@ def _unknown(symptom: Symptom, window: Window, found: Mapping[Symptom, Sequence[
     near = max(found[symptom], key=lambda cause: cause.score, default=None)
     nearest = "" if near is None else f" Nearest: {near.verdict} explains {near.score * 100:.0f} % of the excess."
     lacking = f" These signals are missing and would help: {', '.join(missing)}." if missing else ""
+    told = said_of(symptom) or ""
     return Cause(
         verdict=UNKNOWN.verdict,
         symptom=symptom.objective,
         score=0.0,
         confidence="low",
         evidence=_measured(symptom),
-        summary=f"Cause unknown.{nearest}{lacking}",
+        summary=f"{told} Cause unknown.{nearest}{lacking}".lstrip(),
         remedies=(),
         refuted_by="",
         missing=missing,

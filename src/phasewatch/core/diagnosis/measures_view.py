@@ -7,7 +7,8 @@ from statistics import median
 
 from phasewatch.core.diagnosis.objectives import family_of, wait_limit
 from phasewatch.core.diagnosis.progress import stepped, work_in_hand
-from phasewatch.core.measures.gaps import seconds_over, unfinished_prompts
+from phasewatch.core.measures.ages import Ages
+from phasewatch.core.measures.gaps import ran_throughout, seconds_over, unfinished_prompts
 from phasewatch.core.measures.histogram import count_above, edges, in_buckets, mean
 from phasewatch.core.measures.numbers import waiting_for_capacity
 from phasewatch.core.measures.past import PastView, arriving_context, no_past
@@ -20,7 +21,7 @@ from phasewatch.core.measures.phases import (
     prefill_part,
 )
 from phasewatch.core.measures.window import scrapes
-from phasewatch.core.model import Histogram, Numbers, Symptom, Window
+from phasewatch.core.model import Histogram, Numbers, Step, Symptom, Window
 from phasewatch.core.settings import Limits, Thresholds, stall_seconds
 
 
@@ -250,6 +251,26 @@ class WindowView:
             if "itl" in step.histograms and unfinished_prompts(step)
         )
 
+    @cached_property
+    def prefilling(self) -> tuple[float, float] | None:
+        """Seconds up to now through which a request ran and got no token, and how much of the KV cache it filled in
+        them beyond what streams beside it wrote; None where the cache does not show it."""
+        steps = []
+        for step in reversed(self.window.steps):
+            if not _prefills_throughout(step):
+                break
+            steps.append(step)
+        usages = [
+            usage for step in reversed(steps) for usage in (step.before.get("kv_usage"), step.after.get("kv_usage"))
+        ]
+        if not steps or usages[0] is None or usages[-1] is None:
+            return None
+        written = sum(step.increases.get("generation_tokens", 0.0) for step in steps)
+        filled = usages[-1] - usages[0]
+        if written:
+            filled = filled - written / self.kv_capacity if self.kv_capacity else 0.0
+        return (sum(step.seconds for step in steps), filled) if filled > 0 else None
+
     def preempted_gaps(self) -> float:
         """Seconds in gaps over itl_stall, in intervals that also counted preemptions (both are booked together)."""
         return sum(
@@ -304,12 +325,22 @@ class WindowView:
         return deferred.mean / admissions if deferred is not None and admissions else None
 
 
+def _prefills_throughout(step: Step) -> bool:
+    """Whether a request ran all through an interval without a token."""
+    if unfinished_prompts(step):
+        return True
+    still = all(name not in step.histograms or step.histograms[name].count == 0 for name in ("ttft", "itl"))
+    return still and step.increases.get("generation_tokens") == 0 and ran_throughout(step) >= 1
+
+
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What is known of the engine besides the window. first_request_at: since its start, where that was seen."""
+    """What is known of the engine besides the window. first_request_at: since its start, where that was seen. ages: of
+    its requests in flight, as of the window's last page."""
 
     past: PastView = field(default_factory=no_past)
     first_request_at: float | None = None
+    ages: Ages = field(default_factory=Ages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from phasewatch.core.measures.phases import pace_without_prefill
 from phasewatch.core.model import Estimate, Histogram, Latency, Numbers, Severity, Symptom, Window
 from phasewatch.core.settings import FAMILIES, Limit, Limits, Thresholds
 
-_FELT_AS = {"expected_wait": "ttft", "gave_up": "ttft", "own_past": "itl"}
+_FELT_AS = {
+    "expected_wait": "ttft", "gave_up": "ttft", "unanswered": "ttft", "own_past": "itl", "still_running": "e2e"
+}  # fmt: skip
 _ENOUGH_GAPS = 100  # for a mean to be compared: a hundred gaps are a few answers
 
 

@@ -8,6 +8,7 @@ from phasewatch.core.diagnosis.causes._row import Finding, known
 from phasewatch.core.diagnosis.diagnose import diagnose, has
 from phasewatch.core.diagnosis.measures_view import Background, WindowView
 from phasewatch.core.diagnosis.objectives import JudgedObjective, family_of, judge, other_symptoms, slower_than_past
+from phasewatch.core.diagnosis.overdue import overdue
 from phasewatch.core.diagnosis.progress import Progress, Stall, stepped, work_in_hand
 from phasewatch.core.formatting import seconds
 from phasewatch.core.measures.histogram import count_above
@@ -66,6 +67,7 @@ def judge_engine(
     verdicts = judge(judged, figures, limits, thresholds)
     symptoms = {one.symptom: one.ratio for one in verdicts if one.missed}
     symptoms |= other_symptoms(judged, figures, limits, thresholds, wait_over_before=wait_over_before)
+    symptoms |= overdue(background.ages, judged, limits, thresholds)
     if not any(family_of(one.objective) == "itl" for one in symptoms):
         symptoms |= slower_than_past(judged, figures, background.past, thresholds)
     if not symptoms:

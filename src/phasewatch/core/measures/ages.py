@@ -16,6 +16,7 @@ from phasewatch.core.model import Snapshot
 # Each entry stands for a page at which more were there than ever before: a queue that stood for hours keeps every
 # second page, and so knows its age a little less well.
 _MOST_ENTRIES = 256
+_DOUBTED = 2  # pages on which the books and the tokens disagree
 _ROUNDING = 1e-9  # of a quotient of two counts
 
 
@@ -90,7 +91,14 @@ class InFlight:
     left_before_step: float = 0.0  # before the interval of the last step
     balance: float | None = None  # HTTP answers less finishes, at the first page that has both
     aborted: float | None = None  # at the first page
+    empty_books: int = 0  # pages since nobody was in flight
     preemptions: float = 0.0  # when nobody waited last: a preempted request waits again, and for no first token
+
+    @classmethod
+    def beginning(cls, snapshot: Snapshot) -> "InFlight":
+        made = cls()
+        made.page(snapshot)
+        return made
 
     def page(self, snapshot: Snapshot) -> None:
         """One more page. What one that lacks a part would have said follows from the next."""
@@ -131,7 +139,7 @@ class InFlight:
     ) -> tuple[tuple[float, float], ...]:
         first, there = snapshot.histograms["ttft"].count + self.uncounted, running + waiting
         if there == 0:
-            self.base = first - complete
+            self.base, self.empty_books = first - complete, 0
         started = first - complete - self.base
         if started < 0:
             self.uncounted -= started
@@ -140,8 +148,12 @@ class InFlight:
         if waiting == 0:
             self.preemptions = preemptions
         gone, at = first + self.left, snapshot.at
-        nobody = there - ghosts - self._streams(snapshot) < 1
-        self.unanswered.take(at, gone, there - ghosts - started, nobody=nobody)
+        streams, finished = self._streams(snapshot)
+        # Tokens flow, yet by the books none of those who run has its first one: once by chance, not again and again.
+        self.empty_books += streams > 0 and started == 0 and running > 0
+        nobody = not finished and there - ghosts - streams < 1
+        without = there - ghosts - max(started, streams) if self.empty_books < _DOUBTED else 0.0
+        self.unanswered.take(at, gone, without, nobody=nobody or without < 1)
         self.waiting.take(at, gone, waiting - ghosts, nobody=nobody or preemptions != self.preemptions)
         return tuple(sorted((*self.unanswered.still(gone), *self.waiting.still(gone))))
 
@@ -154,14 +166,18 @@ class InFlight:
             return True
         return any(_grown(last, snapshot, name) > 0 for name in ("ttft", "itl"))
 
-    def _streams(self, snapshot: Snapshot) -> float:
-        """Requests in flight that have their first token, at least: each gets at most one later token in a step."""
+    def _streams(self, snapshot: Snapshot) -> tuple[float, bool]:
+        """Requests that have their first token, on average since the page before: each gets at most one later token in
+        a step. And whether any finished since, so that fewer may be left."""
         last = self.last
-        if last is None or last.counters.get("finished") != snapshot.counters.get("finished"):
-            return 0.0
+        if last is None:
+            return 0.0, True
         gaps = _grown(last, snapshot, "itl")
         steps = _grown(last, snapshot, "iteration_tokens") or gaps
-        return ceil(gaps / steps - _ROUNDING) if steps > 0 else 0.0
+        finished = last.counters.get("finished") != snapshot.counters.get("finished")
+        tokens = snapshot.counters.get("generation_tokens", 0.0) - last.counters.get("generation_tokens", 0.0)
+        alone = 1.0 if tokens > _grown(last, snapshot, "ttft") else 0.0  # where ITL does not count them
+        return max(alone, ceil(gaps / steps - _ROUNDING) if steps > 0 else 0.0), finished
 
 
 def _grown(before: Snapshot, after: Snapshot, name: str) -> float:

@@ -10,10 +10,11 @@ def unfinished_prompts(step: Step) -> bool:
     """Whether prompts were computed all through an interval and are not booked yet: none was done in it (a prompt is
     booked whole, at its last chunk), so all that ran at both ends but got no token in a step is being prefilled.
     Several API servers over-count steps: then False."""
-    return step.increases.get("prompt_tokens") == 0 and streams(step) + 1 <= _ran_throughout(step)
+    return step.increases.get("prompt_tokens") == 0 and streams(step) + 1 <= ran_throughout(step)
 
 
-def _ran_throughout(step: Step) -> float:
+def ran_throughout(step: Step) -> float:
+    """Requests that ran at both ends, at most."""
     return min(step.before.get("running", 0.0), step.after.get("running", 0.0))
 
 

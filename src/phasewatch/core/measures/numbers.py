@@ -3,6 +3,7 @@
 from math import inf
 from typing import Any
 
+from phasewatch.core.measures.ages import Ages
 from phasewatch.core.measures.histogram import edges, in_buckets, mean
 from phasewatch.core.measures.phases import computed_prompt_tokens, count_of, mean_of, phases, prefill_time_ratio
 from phasewatch.core.measures.quantile import fit_together, latency
@@ -21,14 +22,16 @@ def numbers(
     estimator: Estimator = "sums",
     seconds_per_prompt_token: float | None = None,
     step_seconds: float | None = None,
+    ages: Ages | None = None,
 ) -> Numbers:
     """All figures of one window of one engine. stall_seconds: gaps longer than this are stalls (objective itl_stall).
 
     seconds_per_prompt_token, step_seconds: of the engine's own past, where it has any (phases.prefill_time_ratio).
+    ages: of its requests in flight as of the window's last page.
     """
     return Numbers(
         **_added(window, thresholds, stall_seconds, estimator),
-        queue=Queue(**_flow(window), **_own_flow(window)),
+        queue=Queue(**_flow(window), **_own_flow(window), **_oldest(ages)),
         kv_cache=_kv_cache(window),
         prefill_time_ratio=prefill_time_ratio(window, seconds_per_prompt_token, step_seconds),
     )
@@ -156,6 +159,12 @@ def _own_flow(window: Window) -> dict[str, Any]:
         "gave_up_ratio": gave_up,
         "gave_up_before_first_token_ratio": before_first,
     }
+
+
+def _oldest(ages: Ages | None) -> dict[str, Any]:
+    if ages is None:
+        return {}
+    return {"oldest_unanswered_seconds": ages.oldest_unanswered, "oldest_running_seconds": ages.oldest_running}
 
 
 def expected_wait(window: Window) -> tuple[float | None, bool | None]:

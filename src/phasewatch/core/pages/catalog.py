@@ -129,6 +129,7 @@ CATALOG: tuple[Signal, ...] = (
     _counter("finished", "requests", "request_success_total"),
     # Lazy in the Rust frontend only. error is not: before 0.13 its absence says nothing.
     _counter("finished_length", "requests", "request_success_total", lazy=True, finished_reason="length"),
+    _counter("finished_abort", "requests", "request_success_total", lazy=True, finished_reason="abort"),
     _counter("finished_error", "requests", "request_success_total", finished_reason="error"),  # 0.13
     _counter("spec_drafts", "events", "spec_decode_num_drafts_total"),
     _counter("spec_draft_tokens", "tokens", "spec_decode_num_draft_tokens_total"),

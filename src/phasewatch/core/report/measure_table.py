@@ -195,6 +195,8 @@ def _phases() -> Iterable[Measure]:
 # --- the rest ----------------------------------------------------------------------------------------------------
 
 _SOME = 5e-324  # the least above zero
+_PATIENCE = 10.0  # seconds for a first token: profile standard's critical limit
+_LONG = 60.0  # seconds for an answer
 _TREND = 0.005  # a change that shows in two decimals
 _FAR = 3600.0  # a KV cache full in more seconds than this is no news
 
@@ -214,6 +216,12 @@ _NUMBERS: tuple[Measure, ...] = (
          Said("expected wait {}", _SOME, bound="queue.expected_wait_censored")),
     _row("expected_wait_censored", "queue.expected_wait_censored", "flag", "waiting waiting_capacity ttft", POOLED,
          "1 where expected_wait_seconds is only a lower bound because no request was admitted"),
+    _once("oldest_unanswered_seconds", "queue.oldest_unanswered_seconds", "seconds", "waiting running ttft finished",
+          MOST, "How long a request has waited for its first token, at least; 0 where none need have",
+          Said("a request has waited at least {} for its first token", _PATIENCE)),
+    _once("oldest_running_seconds", "queue.oldest_running_seconds", "seconds", "running finished", MOST,
+          "How long a request has run without finishing, at least; 0 where none need have",
+          Said("a request has run for at least {}", _LONG)),
     _row("arrivals_per_second", "queue.arrivals_per_second", "per_second", "finished http_finishes running waiting",
          SUM, "Requests that arrived (finishes plus the change of running and waiting), a second", Said("{}/s arrive")),
     _row("admissions_per_second", "queue.admissions_per_second", "per_second", "ttft", POOLED,

@@ -6,6 +6,8 @@ from phasewatch.core.formatting import number, seconds
 
 
 def _output_length(case: Case) -> Finding | None:
+    if case.symptom.objective == "still_running":
+        return _still_written(case)
     numbers = case.view.numbers
     output, itl, e2e = numbers.tokens.output_mean, numbers.itl_seconds.mean, numbers.e2e_seconds.mean
     if case.missed("ttft", "itl", "tpot") or output is None or itl is None or not e2e or output <= 1:
@@ -22,6 +24,29 @@ def _output_length(case: Case) -> Finding | None:
         f"Answers are {number(output)} tokens long: at {seconds(pace)} a token that alone takes"
         f" {seconds((output - 1) * pace)}. TTFT and ITL are fine.",
         "shorter answers that are still slow, or TTFT or ITL over their objectives.",
+    )
+
+
+def _still_written(case: Case) -> Finding | None:
+    """Tokens flow, in time, and yet somebody's answer does not end."""
+    numbers, ran = case.view.numbers, case.symptom.value
+    rate, itl = numbers.tokens.generation_per_second, numbers.itl_seconds.mean
+    if case.missed("ttft", "itl", "tpot") or not rate or itl is None or not numbers.queue.running or ran is None:
+        return None
+    return Finding(
+        1.0,
+        known(
+            oldest_running_seconds=ran.value,
+            running=numbers.queue.running,
+            generation_tokens_per_second=rate,
+            itl_mean_seconds=itl,
+            kv_usage_last=numbers.kv_cache.usage_ratio,
+        ),
+        f"A request has run for at least {seconds(ran.value)} and has not finished, while {number(rate)} tokens/s flow,"
+        f" one every {seconds(itl)}: a long answer, still being written.",
+        "a request that ends soon after its tokens stop, or ITL over its objective.",
+        # Of several that run, which one is old cannot be told.
+        at_most="high" if numbers.queue.running == 1 else "medium",
     )
 
 

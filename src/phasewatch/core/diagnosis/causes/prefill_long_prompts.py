@@ -9,6 +9,8 @@ from phasewatch.core.measures.phases import mean_of
 
 def long_prompts(case: Case) -> Finding | None:
     view = case.view
+    if case.symptom.objective == "unanswered":
+        return _still_computed(case)
     share, tokens, parts = view.ttft_share("prefill"), view.numbers.tokens, view.ttft_parts
     # Of those who gave up or still wait, the first tokens of the others say nothing.
     if share is None or parts["prefill"] < max(parts.values()) or not case.symptom.objective.startswith("ttft"):
@@ -42,6 +44,30 @@ def long_prompts(case: Case) -> Finding | None:
         ),
         "queue time above prefill time, or few computed tokens a request.",
         at_most="low" if slowed else "high",
+    )
+
+
+def _still_computed(case: Case) -> Finding | None:
+    """Nobody waits for room, and the request without a first token runs: what fills the KV cache is its prompt."""
+    view, waited = case.view, case.symptom.value
+    if view.prefilling is None or view.waiting_now > 0 or waited is None:
+        return None
+    lasting, filled = view.prefilling
+    tokens = None if view.kv_capacity is None else filled * view.kv_capacity
+    known_tokens = "" if tokens is None else f", {number(round(tokens))} tokens"
+    return Finding(
+        min(1.0, lasting / min(waited.value, view.window.seconds)),
+        known(
+            oldest_unanswered_seconds=waited.value,
+            prefilling_seconds=lasting,
+            kv_filled_ratio=filled,
+            kv_filled_tokens=tokens,
+            running=view.numbers.queue.running,
+        ),
+        f"A request has waited at least {seconds(waited.value)} for its first token. It runs, nobody waits, and its"
+        f" prompt is still computed: in the last {seconds(lasting)} it filled {percent(filled)} of the KV"
+        f" cache{known_tokens}.",
+        "a KV cache that stands still while the request runs, or tokens that nobody reads.",
     )
 
 
