@@ -150,7 +150,7 @@ def _table(service: Service, url: str, end: float | None) -> None:
     shown = terminal.console(sys.stdout)
     with Live(console=shown, auto_refresh=False) as live:
         for fleet in _rounds(service, end):
-            sick = [e for e in _engines(fleet) if terminal.needs_a_look(e)]
+            sick = [e for e in _engines(fleet) if e.wants_a_look]
             told = [Text(f"\n{terminal.name(e)}: {e.summary}\n  do first: {_first_remedy(e)}") for e in sick]
             foot = Text(f"\n{url} shows the same; Ctrl-C stops", style="dim")
             live.update(Group(terminal.overview(_engines(fleet)), *told, foot), refresh=True)
@@ -165,7 +165,7 @@ def _lines(service: Service, url: str, end: float | None) -> None:
             if before.get(name) != now:
                 what = f": {engine.summary}" if engine.summary else ""
                 print(f"{time.monotonic() - begin:5.1f} s  {name}  {now}{what}", flush=True)
-                if terminal.needs_a_look(engine):
+                if engine.wants_a_look:
                     print(f"         do first: {_first_remedy(engine)}", flush=True)
             before[name] = now
     print("at the end:", *(f"{name} {now}" for name, now in before.items()), flush=True)

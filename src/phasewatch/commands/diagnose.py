@@ -53,8 +53,8 @@ def command(
     format: Annotated[str, typer.Option(help="Output.", **one_of(*PRINTS))] = "table",
     estimator: EstimatorOption = "sums",
 ) -> None:
-    """Exit code 0: all healthy, idle or asleep. 1: anything else. 2: wrong usage. 3: nothing could be read, or too
-    little for a verdict.
+    """Exit code 0: all healthy, idle or asleep. 1: anything else, an idle server beside busy siblings too. 2: wrong
+    usage. 3: nothing could be read, or too little for a verdict.
     """
     live = settings_of((window or min(duration, _LONGEST_WINDOW),), objective, estimator)
     recorded = settings_of((window or _LONGEST_WINDOW,), objective, estimator)
@@ -82,8 +82,7 @@ def command(
 def exit_code(fleet: Fleet) -> int:
     """0 all well, 1 anything that wants a look, 3 too little read for a verdict."""
     states = {t.state for t in fleet.targets} | {e.state for e in fleet.engines}
-    verdicts = {e.verdict for e in fleet.engines}
-    if verdicts - {None, "healthy"} or states & set(TROUBLE):
+    if any(e.wants_a_look for e in fleet.engines) or states & set(TROUBLE):
         return EXIT_UNHEALTHY
     undecided = "warming_up" in states or any(e.state == "serving" and e.verdict is None for e in fleet.engines)
     return EXIT_NOTHING_READ if undecided or not states else 0

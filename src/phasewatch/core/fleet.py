@@ -4,17 +4,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phasewatch.core.diagnosis.peers import Peer, compare
+from phasewatch.core.diagnosis.peers import Peer, compare, notes
 from phasewatch.core.diagnosis.progress import Held, hold
 from phasewatch.core.diagnosis.verdicts import LIVENESS
 from phasewatch.core.measures.numbers import pooled_numbers
 from phasewatch.core.measures.window import fleet_window
-from phasewatch.core.model import Cause, EngineKey, EngineReport, Fault, ModelReport, Numbers, Window
+from phasewatch.core.model import Advisory, Cause, EngineKey, EngineReport, Fault, ModelReport, Numbers, Window
 from phasewatch.core.report.measure_table import merged
 from phasewatch.core.settings import Settings, Thresholds
 
 # Engines whose figures are of now.
 _CURRENT = ("serving", "idle", "warming_up")
+# Engines that are peers: an idle one has room, or something is wrong with it.
+COMPARED = ("serving", "idle")
 
 Windows = Mapping[EngineKey, Mapping[float, tuple[Window, Numbers]]]
 ModelKey = tuple[str, str | None]  # model_name, role
@@ -22,7 +24,8 @@ ModelKey = tuple[str, str | None]  # model_name, role
 
 @dataclass(slots=True)
 class Peers:
-    """What is remembered of a model: which engine is apart from the others, and since when opinions agree on it.
+    """What is remembered of a model: which engine is apart from the others, and since when opinions agree on it;
+    and what is worth a note about single engines because of the others.
 
     An opinion is formed once a round: when each target of the model has been heard (a page or a failed scrape), or one
     of them a second time. So it moves with the pages, however often anybody looks, and costs one comparison a round.
@@ -33,11 +36,13 @@ class Peers:
     heard_at: float = 0.0
     held: Held = field(default_factory=lambda: Held("together"))
     cause: Cause | None = None
+    notes: Mapping[EngineKey, Advisory] = field(default_factory=dict)
     fault: Fault | None = None
 
     def form(self, peers: Sequence[Peer], thresholds: Thresholds) -> None:
         """One more opinion, at the time of the round's last page."""
         found = compare(peers, thresholds)
+        self.notes = notes(peers, thresholds)
         verdict = found.verdict if found else "together"
         self.held = hold(self.held, verdict, self.heard_at, at_once=False, seconds=thresholds.agree_seconds)
         if found is not None and found.verdict == self.held.verdict:
@@ -76,7 +81,7 @@ def merge_model(
     known = [value for value in usage.values() if value is not None]
     worst = max(usage, key=lambda one: usage[one] or 0.0, default=None)
     speaker = _speaker(members)
-    if sum(engine.state == "serving" for engine in members) < 2:
+    if sum(engine.state in COMPARED for engine in members) < 2:
         apart = None
     verdict, confidence = (speaker.verdict, speaker.confidence) if speaker else (None, None)
     causes = speaker.causes if speaker else ()

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 State = Literal["serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down", "internal_error"]
 STATES: tuple[State, ...] = get_args(State)
 TROUBLE: tuple[State, ...] = ("no_engine_metrics", "stale", "down", "internal_error")  # wants a look, with no verdict
+SUSPICIOUS = ("no_traffic",)  # kinds of advisories of an engine without verdict that wants a look all the same
 Confidence = Literal["high", "medium", "low"]
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 Severity = Literal["warning", "critical"]
@@ -360,6 +361,16 @@ class EngineReport:
     @property
     def numbers(self) -> Numbers | None:
         return next(iter(self.windows.values()), None)
+
+    @property
+    def wants_a_look(self) -> bool:
+        """Whether something may be wrong with it: a verdict but healthy, a state of trouble, a silence that siblings
+        make suspicious."""
+        return (
+            self.verdict not in (None, "healthy")
+            or self.state in TROUBLE
+            or any(one.kind in SUSPICIOUS for one in self.advisories)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from phasewatch.core.diagnosis.peers import peer
+from phasewatch.core.diagnosis.peers import among, peer
 from phasewatch.core.engine import Engine
-from phasewatch.core.fleet import ModelKey, Peers, by_model, merge_model, unmerged
+from phasewatch.core.fleet import COMPARED, ModelKey, Peers, by_model, merge_model, unmerged
 from phasewatch.core.measures.quantile import fit_together, settle
 from phasewatch.core.model import (
     Anomaly,
@@ -114,7 +114,7 @@ class Watcher:
             for name, memory in self._targets.items()
         }
         said = {name: [self._settled(one) for one in reports] for name, reports in said.items()}
-        engines = tuple(one for reports in said.values() for one in reports)
+        engines = self._among_peers([one for reports in said.values() for one in reports])
         targets = tuple(self._target(name, self._targets[name], reports, at) for name, reports in said.items())
         models = tuple(self._model(key, members) for key, members in by_model(engines).items())
         return Fleet(at, self._settings.windows[0], engines, models, targets)
@@ -235,13 +235,27 @@ class Watcher:
         peers.heard.clear()
         _, peers.fault = _guarded("comparing engines", lambda: self._compare(key, peers))
 
+    def _among_peers(self, engines: Sequence[EngineReport]) -> tuple[EngineReport, ...]:
+        """What is said of each, with what its siblings add to it."""
+        groups = by_model(engines)
+        return tuple(self._beside(one, groups[(one.key.model_name, one.role)]) for one in engines)
+
+    def _beside(self, report: EngineReport, siblings: Sequence[EngineReport]) -> EngineReport:
+        peers = self._models.get((report.key.model_name, report.role), Peers())
+        if len(siblings) > 1:
+            report = among(report, siblings, peers.apart)
+        note = peers.notes.get(report.key)
+        if note is None or report.state not in COMPARED:
+            return report
+        return replace(report, advisories=(*report.advisories, note))
+
     def _compare(self, key: ModelKey, peers: Peers) -> None:
         compared = [
-            peer(engine.key, engine.held.verdict, engine.judged, engine.figures)
+            peer(engine.key, state, engine.held.verdict, engine.opinion.symptoms, engine.judged, engine.figures)
             for target in sorted(peers.targets)
             for one, engine in sorted(self._targets[target].engines.items())
             if one[0] == key[0] and one not in self._targets[target].faults
-            if engine.state_at(peers.heard_at, self._targets[target].failures) == "serving"
+            if (state := engine.state_at(peers.heard_at, self._targets[target].failures)) in COMPARED
             if engine.judged is not None and engine.figures is not None
         ]
         peers.form(compared, self._settings.thresholds)

@@ -15,7 +15,6 @@ from phasewatch.outputs.terminal import (
     estimate,
     evidence,
     name,
-    needs_a_look,
     remedy_parts,
     row,
     safe,
@@ -51,7 +50,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
 
 
 def _lines(report: Fleet) -> Iterator[str]:
-    engines = sorted(report.engines, key=lambda one: (not needs_a_look(one), engine_order(one)))
+    engines = sorted(report.engines, key=lambda one: (not one.wants_a_look, engine_order(one)))
     errors = {target.target: target.last_error for target in report.targets if target.last_error}
     if len(engines) > 1:
         cells = (row(one, report.at)[1:] for one in engines)
@@ -59,7 +58,7 @@ def _lines(report: Fleet) -> Iterator[str]:
             COLUMNS[1:], ((_code(first).replace("|", "\\|"), *map(_text, others)) for first, *others in cells)
         )
     for one in engines:
-        if len(engines) == 1 or needs_a_look(one):
+        if len(engines) == 1 or one.wants_a_look:
             yield from _engine(one, errors.get(one.key.target))
     seen = {one.key.target for one in engines}
     for target in report.targets:

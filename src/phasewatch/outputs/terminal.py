@@ -15,7 +15,6 @@ from rich.text import Text
 
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import (
-    TROUBLE,
     Anomaly,
     Cause,
     EngineReport,
@@ -105,10 +104,6 @@ def name(engine: EngineReport) -> str:
     return safe(engine.key.target) + ("" if engine.key.engine in ("", "0") else f" engine {safe(engine.key.engine)}")
 
 
-def needs_a_look(engine: EngineReport) -> bool:
-    return engine.verdict not in (None, "healthy") or engine.state in TROUBLE
-
-
 # --- lines: the overview, replay and the demo -------------------------------------------------------------------
 
 COLUMNS = ("time", "engine", "state", "verdict", "conf.", "TTFT p99", "ITL p99", "run", "wait", "KV")
@@ -177,8 +172,8 @@ def fleet(report: Fleet) -> RenderableType:
         parts += [_model_line(m) for m in report.models if sum(m.engines.values()) > 1]
     advised: dict[tuple[Remedy, ...], str] = {}
     errors = {t.target: t.last_error for t in report.targets if t.last_error}
-    for engine in sorted(report.engines, key=lambda e: (not needs_a_look(e), engine_order(e))):
-        if lonely or needs_a_look(engine):
+    for engine in sorted(report.engines, key=lambda e: (not e.wants_a_look, engine_order(e))):
+        if lonely or engine.wants_a_look:
             parts += [
                 *([Text()] if parts else []),
                 engine_block(engine, report.at, advised, errors.get(engine.key.target)),
@@ -188,7 +183,7 @@ def fleet(report: Fleet) -> RenderableType:
     seen = {e.key.target for e in report.engines}
     parts += [target_line(t) for t in report.targets if t.target not in seen]
     parts += [anomaly_line(t, one) for t in report.targets for one in t.anomalies]
-    if not lonely and report.engines and not any(map(needs_a_look, report.engines)):
+    if not lonely and report.engines and not any(one.wants_a_look for one in report.engines):
         parts.append(Text("Nothing to do.", style="green"))
     return Group(*parts)
 
@@ -380,7 +375,7 @@ def _common_advisories(report: Fleet, lonely: bool) -> Iterator[RenderableType]:
     """Advisories of the engines that have no block of their own, each once with the engines it holds for."""
     holders: dict[tuple[str, str], list[str]] = {}
     for engine in report.engines:
-        if not lonely and not needs_a_look(engine):
+        if not lonely and not engine.wants_a_look:
             for advisory in engine.advisories:
                 holders.setdefault((advisory.summary, advisory.remedy), []).append(name(engine))
     for (summary, remedy), engines in holders.items():

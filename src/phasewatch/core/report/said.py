@@ -6,7 +6,7 @@ from typing import Any
 
 from phasewatch.core.diagnosis.opinion import STATE_TEXTS
 from phasewatch.core.formatting import figures, number, percent, seconds
-from phasewatch.core.model import TROUBLE, Latency, Numbers
+from phasewatch.core.model import SUSPICIOUS, TROUBLE, Latency, Numbers
 from phasewatch.core.report.measure_table import LATENCIES, MEASURES, PHASES, Measure, value_at
 
 # block of Numbers, what it is called
@@ -65,6 +65,7 @@ def vocabulary() -> dict[str, Any]:
     return {
         "states": dict(STATE_TEXTS),
         "trouble": TROUBLE,
+        "suspicious": SUSPICIOUS,
         "shares": list(SHARES),
         "latencies": [{"key": f"{signal}_seconds", "label": label} for signal, label, _ in LATENCIES],
         "percentiles": PERCENTILES,

@@ -19,6 +19,7 @@ export function tone(engine) {
   if (engine.verdict === "healthy") return "good";
   if (engine.verdict === "unknown") return "warn";
   if (engine.verdict != null || engine.state === "down") return "bad";
+  if (engine.advisories.some((note) => vocabulary.suspicious.includes(note.kind))) return "warn";
   return vocabulary.trouble.includes(engine.state) ? "warn" : "calm";
 }
 
