@@ -16,8 +16,9 @@ import requests
 from phasewatch import __version__, cli
 from phasewatch.core.report.document import SCHEMA
 from phasewatch.outputs.formats import FORMATS
+from phasewatch.sources.packed import SUFFIX, open_packed
 from phasewatch.sources.recording import open_recording
-from support import HttpServer, Reply, Run, real, real_pages, wait_until
+from support import HttpServer, Reply, Run, real, real_pages, unpacked, wait_until
 
 QUICK = ("--for", "500ms", "--interval", "100ms")
 OBJECTIVES = ("--objective", "ttft_p99=1s", "--objective", "itl_p99=250ms")
@@ -219,7 +220,7 @@ def test_t9_a_document_nested_too_deeply_is_refused_in_one_line(run: Run, tmp_pa
 
 def test_several_recordings_keep_targets_of_the_same_name_apart(run: Run) -> None:
     code, out, _ = run("diagnose", real("burst"), real("idle"), *OBJECTIVES, "--at", "60", "--format", "json")
-    verdicts = {Path(e["target"]).parent.name: e["verdict"] for e in json.loads(out)["engines"]}
+    verdicts = {Path(e["target"]).parent.name.removesuffix(SUFFIX): e["verdict"] for e in json.loads(out)["engines"]}
     assert (code, verdicts) == (1, {"burst": "queue_batch_limit", "idle": None})
 
 
@@ -400,6 +401,132 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(tmp_path: Path, http_server: Calla
         _, err = recording.communicate(timeout=10)
     assert (recording.returncode, "Traceback" in err) == (0, False)
     assert len(open_recording(out).targets[0].entries) >= 2
+
+
+# --- record to one file
+
+
+SHORT = ("--interval", "50ms", "--for", "100ms")
+
+
+def test_a_file_is_recorded_and_read_by_every_command_that_reads_recordings(
+    run: Run, tmp_path: Path, http_server: Callable[..., HttpServer]
+) -> None:
+    url, out = http_server({"/metrics": page()}).url, tmp_path / "new" / "incident.tar.xz"
+    code, stdout, err = run("record", url, "--out", out, *SHORT)
+    assert (code, stdout) == (0, f"{out}\n")
+    assert f"until then to {out}.part" in err
+    assert [path.name for path in out.parent.iterdir()] == ["incident.tar.xz"]
+    assert len(open_packed(str(out)).targets[0].entries) >= 1
+    assert run("diagnose", out)[0] == 3, "too short for a verdict"
+    assert run("compare", out, out)[0] == 3
+    assert run("replay", out, "--step", "50ms")[0] == 0
+    assert run("replay", out, "--serve", "--speed", "1000")[0] == 0
+
+
+def test_a_recording_in_one_file_is_never_overwritten(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "incident.tar.xz"
+    out.write_bytes(real("idle").read_bytes())
+    code, _, err = run("record", "http://127.0.0.1:1", "--out", out)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{out}: exists, and a recording is never overwritten; give a new name" in err
+    assert out.read_bytes() == real("idle").read_bytes()
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_recording_that_is_ended_early_is_packed(
+    tmp_path: Path, http_server: Callable[..., HttpServer], number: signal.Signals
+) -> None:
+    server = http_server({"/metrics": page()})
+    out = tmp_path / "incident.tar.xz"
+    with start("record", server.url, "--out", out, "--interval", "100ms") as recording:
+        wait_until(lambda: len(server.requests) > 2, "the server was read")
+        recording.send_signal(number)
+        stdout, err = recording.communicate(timeout=30)
+    assert (recording.returncode, stdout, "Traceback" in err) == (0, f"{out}\n", False)
+    assert len(open_packed(str(out)).targets[0].entries) >= 2
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_killed_recording_loses_nothing_and_the_next_one_goes_on_with_it(
+    run: Run, tmp_path: Path, http_server: Callable[..., HttpServer]
+) -> None:
+    server = http_server({"/metrics": page()})
+    out, folder = tmp_path / "incident.tar.xz", tmp_path / "incident.tar.xz.part"
+    with start("record", server.url, "--out", out, "--interval", "100ms") as recording:
+        wait_until(lambda: len(server.requests) > 2, "the server was read")
+        code, _, err = run("record", server.url, "--out", out, *SHORT)
+        assert (code, err.splitlines()[-1]) == (
+            2, f"phasewatch: {folder}: another phasewatch is recording to it; give a new name",
+        )  # fmt: skip
+        recording.kill()
+        recording.communicate(timeout=30)
+    assert run("replay", folder, "--step", "50ms")[0] == 0, "a folder as any other"
+    before = open_recording(folder).targets[0].entries
+    assert len(before) >= 2
+    code, _, err = run("record", server.url, "--out", out, *SHORT)
+    assert code == 0
+    assert f"going on with {folder}, which an earlier recording left" in err
+    after = open_packed(str(out)).targets[0].entries
+    assert [entry.seconds for entry in after[: len(before)]] == [entry.seconds for entry in before]
+    assert len(after) > len(before)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_second_signal_leaves_the_folder_and_says_how_to_use_it(
+    run: Run, tmp_path: Path, http_server: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("phasewatch.commands.record.pack", interrupted)
+    out = tmp_path / "incident.tar.xz"
+    code, stdout, err = run("record", http_server({"/metrics": page()}).url, "--out", out, *SHORT)
+    assert (code, stdout) == (130, "")
+    folder = tmp_path / "incident.tar.xz.part"
+    said = re.search(r"not packed; the recording is (\S+): use it, or pack it: (tar .+)\n", err)
+    assert said
+    assert Path(said[1]) == folder
+    subprocess.run(said[2].split(), check=True)
+    packed, left = open_packed(str(out)), open_recording(folder)
+    assert [entry.read() for entry in packed.targets[0].entries] == [entry.read() for entry in left.targets[0].entries]
+
+
+def test_a_file_that_cannot_be_packed_leaves_the_folder_in_one_line(
+    run: Run, tmp_path: Path, http_server: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phasewatch.sources.packing.MAX_FILES", 0)
+    out = tmp_path / "incident.tar.xz"
+    code, stdout, err = run("record", http_server({"/metrics": page()}).url, "--out", out, *SHORT)
+    assert (code, stdout) == (2, "")
+    assert "is too large for one file" in err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["incident.tar.xz.part"]
+    assert open_recording(tmp_path / "incident.tar.xz.part").targets
+
+
+def test_a_recording_of_a_server_that_was_down_is_packed_and_nothing_at_all_leaves_nothing(
+    run: Run, tmp_path: Path, free_port: int
+) -> None:
+    out = tmp_path / "incident.tar.xz"
+    code, _, err = run("record", f"http://127.0.0.1:{free_port}", "--out", out, *SHORT)
+    assert (code, err.splitlines()[-1]) == (3, "phasewatch: no scrape succeeded")
+    assert all(entry.kind == "failure" for entry in open_packed(str(out)).targets[0].entries)
+    other = tmp_path / "other.tar.xz"
+    assert run("record", "http://a", "http://a", "--out", other, *SHORT)[0] == 2
+    assert not other.with_name("other.tar.xz.part").exists()
+
+
+def test_t10_a_folder_of_another_target_with_its_own_clock_is_refused_at_once(run: Run, tmp_path: Path) -> None:
+    unpacked("idle", tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    code, _, err = run("record", "http://127.0.0.1:1", "--out", tmp_path)
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        f"phasewatch: {tmp_path} counts seconds from its own start and cannot go on in clock time; use a new folder"
+    )
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert run("diagnose", tmp_path)[0] == 0
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -4,6 +4,7 @@ import io
 import lzma
 import os
 import tarfile
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -116,6 +117,31 @@ def test_a_small_file_that_unpacks_to_much_is_stopped_at_the_limit(tmp_path: Pat
     assert "holds more than 4 MiB; unpack it and give the folder" in error_of(text, max_bytes=4 * 1024 * 1024)
     many = packed(tmp_path / "b.tar.xz", [(f"t/{n}.prom", FILE, PAGE) for n in range(30)])
     assert "holds more than 20 files" in error_of(many, max_files=20)
+
+
+def test_a_header_or_a_file_that_no_recording_has_is_stopped_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        member = tarfile.TarInfo("t/1.prom")
+        member.pax_headers = {"comment": "x" * 3_000_000}
+        archive.addfile(member)
+    assert "has a header of more than 1 MiB" in error_of(str(path))
+    large = packed(path, [("t/1.prom", FILE, PAGE), ("t/2.prom", FILE, bytes(64 * 1024 * 1024 + 1))])
+    assert "'t/2.prom' is larger than 64 MiB, which no page is; leave it out" in error_of(large)
+
+
+def test_what_is_read_takes_the_memory_of_what_pages_compress_to(tmp_path: Path) -> None:
+    zeros = packed(
+        tmp_path / "a.tar.xz", [("t/1.prom", FILE, PAGE), *((f"t/{n}", FILE, bytes(4 * 10**7)) for n in "ab")]
+    )
+    tracemalloc.start()
+    try:
+        open_packed(zeros)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+    noise = packed(tmp_path / "b.tar.xz", [("t/1.prom", FILE, PAGE), ("t/noise", FILE, os.urandom(200_000))])
+    assert "takes more memory than pages do; unpack it and give the folder" in error_of(noise, max_kept_bytes=100_000)
 
 
 def test_only_a_file_of_that_name_is_taken_for_one(tmp_path: Path) -> None:

@@ -213,6 +213,16 @@ def test_a_write_that_fails_keeps_what_was_there_and_leaves_no_half_page(
     assert sorted(file.name for file in (tmp_path / "a").iterdir()) == ["1700000000.000.prom.gz", "scrapes.jsonl"]
 
 
+def test_t10_pages_of_another_clock_are_refused_even_of_another_target(tmp_path: Path) -> None:
+    RecordingWriter(tmp_path).page("a", 5.0, scrape())
+    with pytest.raises(RecordingError, match="counts seconds from its own start"):
+        RecordingWriter(tmp_path, begins=1_700_000_000.0)
+    writer = RecordingWriter(tmp_path)
+    with pytest.raises(RecordingError, match="counts seconds from its own start"):
+        writer.page("b", 1_700_000_000.0, scrape())
+    assert [target.name for target in open_recording(tmp_path).targets] == ["a"]
+
+
 def test_every_recording_of_a_real_server_opens_and_reads() -> None:
     names = sorted(path.name.removesuffix(SUFFIX) for path in RECORDINGS.glob(f"*{SUFFIX}"))
     assert len(names) >= 48

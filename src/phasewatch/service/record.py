@@ -52,7 +52,7 @@ def record(
     for name, times in Counter(target.name for target in targets).items():
         if times > 1:
             raise RecordingError(f"target {name!r} is given {times} times; leave out all but one, or name them apart")
-    writer = RecordingWriter(out)
+    writer = RecordingWriter(out, time.time())
     stop = stop or threading.Event()
     scrapers = [make_scraper(target) for target in targets]
     rounds = None if duration is None else int(duration / interval + 1e-9) + 1

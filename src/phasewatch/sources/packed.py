@@ -8,18 +8,23 @@ import io
 import lzma
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from phasewatch.sources.pages import MAX_PAGE_BYTES
 from phasewatch.sources.recording import Recording, RecordingError, contents, recording_in
 
 SUFFIX = ".tar.xz"
-MAX_BYTES = 1024 * 1024 * 1024  # unpacked; a day of one target at 10 s is 170 MB of compressed pages
+MAX_BYTES = 4 * 1024 * 1024 * 1024  # unpacked: eight days of one target at 10 s, or five hours of twenty at 5 s
 MAX_FILES = 250_000
+# Pages are kept deflated, a tenth of their size; only what hardly compresses, and so is no page, comes near this.
+MAX_KEPT_BYTES = 1024 * 1024 * 1024
 _MAX_XZ_MEMORY = 256 * 1024 * 1024  # xz -9 needs 65 MiB to unpack
+_MAX_HEADER = 1024 * 1024  # of one file in the archive: long names and their like
 _PIECE = 1024 * 1024
 
 
@@ -27,11 +32,13 @@ def is_packed(text: str) -> bool:
     return text.endswith(SUFFIX) and Path(text).is_file()
 
 
-def open_packed(text: str, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> Recording:
+def open_packed(
+    text: str, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES, max_kept_bytes: int = MAX_KEPT_BYTES
+) -> Recording:
     """The recording in this file. Raises RecordingError: the same as for a folder, or why it cannot be unpacked."""
     try:
         with open(text, "rb") as file:
-            root = _unpacked(text, file, max_bytes, max_files)
+            root = _unpacked(text, file, max_bytes, max_files, max_kept_bytes)
     except OSError as error:
         raise RecordingError(f"{text}: cannot be read ({error.strerror})") from None
     return recording_in(_without_wrapping(root), Path(text).name.removesuffix(SUFFIX))
@@ -40,12 +47,12 @@ def open_packed(text: str, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILE
 # --- what is unpacked, laid out as a folder ----------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(slots=True)
 class Packed:
-    """A file or folder in the archive. path: as messages show it. content: None of a folder, or of nothing there."""
+    """A file or folder in the archive. path: as messages show it. deflated: None of a folder, or of nothing there."""
 
     path: str
-    content: bytes | None = None
+    deflated: bytes | None = None
     children: dict[str, "Packed"] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -56,10 +63,10 @@ class Packed:
         return self.path.rpartition("/")[2]
 
     def is_file(self) -> bool:
-        return self.content is not None
+        return self.deflated is not None
 
     def is_dir(self) -> bool:
-        return self.content is None
+        return self.deflated is None
 
     def iterdir(self) -> Iterator["Packed"]:
         return iter(self.children.values())
@@ -74,9 +81,9 @@ class Packed:
         return self.joinpath(name)
 
     def read_bytes(self) -> bytes:
-        if self.content is None:
+        if self.deflated is None:
             raise FileNotFoundError(2, "no such file in the archive", self.path)
-        return self.content
+        return zlib.decompress(self.deflated)
 
     def read_text(self, encoding: str | None = None) -> str:
         return self.read_bytes().decode(encoding or "utf-8")
@@ -99,10 +106,12 @@ def _without_wrapping(root: Traversable) -> Traversable:
 
 
 class _Unxz:
-    """A file to read from, of what an xz stream holds; at most `left` bytes. Raises RecordingError."""
+    """A file to read from, of what an xz stream holds, and never more than was allowed. Raises RecordingError."""
 
     def __init__(self, name: str, file: BinaryIO, most: int) -> None:
-        self._name, self._file, self._most, self._left = name, file, most, most
+        self._name, self._file, self._most = name, file, most
+        self._given = 0
+        self._allowed = _MAX_HEADER
         self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY)
 
     def read(self, size: int) -> bytes:
@@ -114,25 +123,36 @@ class _Unxz:
                 piece = self._decoder.decompress(given, size)
             except lzma.LZMAError as error:
                 raise RecordingError(f"{self._name}: invalid xz data ({error}); copy it again") from None
-            self._left -= len(piece)
-            if self._left < 0:
+            self._given += len(piece)
+            if self._given > self._most:
                 raise RecordingError(
                     f"{self._name}: holds more than {self._most / 2**20:.0f} MiB; unpack it and give the folder"
                 )
+            if self._given > self._allowed:
+                raise RecordingError(f"{self._name}: has a header of more than 1 MiB; pack the recording again")
             if piece:
                 return piece
         return b""
 
+    def allow(self, size: int) -> None:
+        """What a header announced, and the next header."""
+        self._allowed = self._given + size + _MAX_HEADER
 
-def _unpacked(name: str, file: BinaryIO, max_bytes: int, max_files: int) -> Packed:
+
+def _unpacked(name: str, file: BinaryIO, max_bytes: int, max_files: int, max_kept_bytes: int) -> Packed:
     stream = _Unxz(name, file, max_bytes)
     root = Packed(name)
+    kept = 0
     try:
         with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
             for number, member in enumerate(archive, 1):
                 if number > max_files:
                     raise RecordingError(f"{name}: holds more than {max_files} files; unpack it and give the folder")
-                _keep(root, member, archive)
+                stream.allow(member.size)
+                kept += _keep(root, member, archive)
+                if kept > max_kept_bytes:
+                    raise RecordingError(f"{name}: takes more memory than pages do; unpack it and give the folder")
+                archive.members.clear()  # tarfile would remember each
         while stream.read(_PIECE):  # the checksums of the rest
             pass
     except tarfile.TarError as error:
@@ -140,16 +160,18 @@ def _unpacked(name: str, file: BinaryIO, max_bytes: int, max_files: int) -> Pack
     return root
 
 
-def _keep(root: Packed, member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
+def _keep(root: Packed, member: tarfile.TarInfo, archive: tarfile.TarFile) -> int:
+    """How many bytes that takes."""
     what = f"{root.path}: {member.name!r}"
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         raise RecordingError(f"{what} leads out of the archive; pack the recording's folder itself")
     if member.isdir():
-        return
+        return 0
     if not member.isreg() or member.issparse():
         raise RecordingError(f"{what} is no plain file (a link or a device); pack the files themselves")
-    content = archive.extractfile(member)
+    if member.size > MAX_PAGE_BYTES:
+        raise RecordingError(f"{what} is larger than {MAX_PAGE_BYTES >> 20} MiB, which no page is; leave it out")
     place = root
     for part in path.parts[:-1]:
         place = place.children.setdefault(part, Packed(f"{place.path}/{part}"))
@@ -157,5 +179,9 @@ def _keep(root: Packed, member: tarfile.TarInfo, archive: tarfile.TarFile) -> No
             raise RecordingError(f"{what} lies below a file; pack the recording's folder itself")
     if not path.parts or path.name in place.children:
         raise RecordingError(f"{what} is in the archive twice; pack the recording again")
+    content = archive.extractfile(member)
     assert content is not None
-    place.children[path.name] = Packed(f"{place.path}/{path.name}", content.read())
+    deflate = zlib.compressobj(1)
+    deflated = b"".join(deflate.compress(piece) for piece in iter(lambda: content.read(_PIECE), b"")) + deflate.flush()
+    place.children[path.name] = Packed(f"{place.path}/{path.name}", deflated)
+    return len(deflated)

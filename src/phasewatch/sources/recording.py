@@ -150,7 +150,8 @@ class RecordingWriter:
     Safe to use from several threads. Raises RecordingError; the constructor for a folder with something else in it.
     """
 
-    def __init__(self, out: str | Path) -> None:
+    def __init__(self, out: str | Path, begins: float | None = None) -> None:
+        """begins: seconds of the first page to come, which a folder with another clock is refused for at once."""
         self.path = Path(out)
         self._lock = threading.Lock()
         self._last: dict[str, float] = {}  # seconds of the last entry by target
@@ -167,6 +168,8 @@ class RecordingWriter:
         except RecordingError:
             raise RecordingError(f"{self.path} is neither empty nor a recording; use a new folder") from None
         self._last = {target.name: target.entries[-1].seconds for target in existing.targets}
+        if begins is not None:
+            self._same_clock(begins)
 
     def page(self, target_name: str, seconds: float, scrape: Scrape) -> Path:
         """Keeps a page; returns its file."""
@@ -205,14 +208,16 @@ class RecordingWriter:
 
     def _free_moment(self, target_name: str, seconds: float) -> float:
         """`seconds`, or just after the last entry: a clock set back must not turn a page into an earlier one."""
+        self._same_clock(seconds)
         last = self._last.get(target_name)
-        if last is None or round(seconds, 3) > last:
-            if last is not None and last < EARLIEST_UNIX <= seconds:
-                raise RecordingError(
-                    f"{self.path} counts seconds from its own start and cannot go on in clock time; use a new folder"
-                )
-            return seconds
-        return last + 0.001
+        return seconds if last is None or round(seconds, 3) > last else last + 0.001
+
+    def _same_clock(self, seconds: float) -> None:
+        """Pages of two clocks, even of two targets, have no common time, and could not be read again."""
+        if any(last < EARLIEST_UNIX for last in self._last.values()) and seconds >= EARLIEST_UNIX:
+            raise RecordingError(
+                f"{self.path} counts seconds from its own start and cannot go on in clock time; use a new folder"
+            )
 
 
 def contents(folder: Traversable) -> tuple[list[str], list[Traversable]]:
@@ -226,7 +231,9 @@ def contents(folder: Traversable) -> tuple[list[str], list[Traversable]]:
     except FileNotFoundError:
         raise RecordingError(f"{folder}: no such folder; a recording is a folder made by `phasewatch record`") from None
     except NotADirectoryError:
-        raise RecordingError(f"{folder} is a file; a recording is a folder: give the one it lies in") from None
+        raise RecordingError(
+            f"{folder} is a file; a recording is a folder, or one file NAME.tar.xz: give the folder it lies in"
+        ) from None
     except OSError as error:
         raise RecordingError(f"{folder}: cannot be read ({error.strerror})") from None
 
