@@ -11,6 +11,7 @@ from phasewatch.core.model import (
     EngineKey,
     EngineReport,
     Estimate,
+    Event,
     Fault,
     Fleet,
     KvCache,
@@ -149,6 +150,7 @@ def slow_engine(target: str = "gpu-2:8000", **changes: object) -> EngineReport:
         advisories=(
             Advisory("speculation_not_accepted", {"acceptance_ratio": 0.1}, "Drafts are refused.", "turn it off"),
         ),
+        events=(Event(20.0, "restart", 1.7e9, 1.7e9 + 20), Event(20.0, "capacity", 64_000.0, 32_000.0)),
         missing=("kv_transfer",),
         windows={60.0: replace(FULL, e2e_seconds=ABOVE), 300.0: replace(FULL, e2e_seconds=ABOVE)},
         **changes,

@@ -6,7 +6,7 @@ Families, labels and edges are those of vLLM 0.32 (one engine or several, single
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from phasewatch.core.model import EngineReport, Fleet, Page
@@ -284,10 +284,11 @@ class Scene:
         interval: float = 10.0,
         objectives: Iterable[str] = (),
         estimator: Estimator = "interpolation",
+        roles: Mapping[str, str] | None = None,
     ) -> None:
         self.servers = servers
         self.interval, self.now = interval, 0.0
-        self.watcher = Watcher(Settings(objectives=parse_objectives(objectives), estimator=estimator))
+        self.watcher = Watcher(Settings(objectives=parse_objectives(objectives), estimator=estimator), roles)
 
     def round(self, traffic: Traffic | None = None, *, fails: Iterable[str] = ()) -> Fleet:
         """One interval passes with this traffic; then every server is scraped (these fail) and all is judged."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from fleets import DOWN, INTERNAL_ERROR, OWN_FAULT, SERVING, engine, fleet, slow_engine, target
+from fleets import DOWN, INTERNAL_ERROR, MODEL, OWN_FAULT, SERVING, engine, fleet, slow_engine, target
 from phasewatch.core.model import Anomaly
 from phasewatch.service.changes import Changes
 from phasewatch.service.logs import setup_logs
@@ -84,20 +84,26 @@ def test_a_change_is_logged_once_and_a_round_without_change_says_nothing() -> No
         slow = fleet((slow_engine("gpu-1:8000"),), targets=(target(),))
         for shown in (healthy, healthy, slow, slow, DOWN, DOWN, healthy, healthy):
             changes.log(shown)
-    told = [(e["log_level"], e["event"], e["target"], e.get("verdict", e["state"])) for e in logged]
+    told = [(e["log_level"], e["event"], e["target"], e.get("verdict", e.get("state"))) for e in logged]
     gpu = "gpu-1:8000"
     assert told == [
         ("info", "target state", gpu, "serving"),
         ("info", "verdict", gpu, "healthy"),
+        ("info", "engine event", gpu, None),
+        ("info", "engine event", gpu, None),
         ("warning", "verdict", gpu, "queue_batch_limit"),
         ("warning", "target in trouble", gpu, "down"),
         ("info", "engine state", gpu, "down"),
         ("info", "target recovered", gpu, "serving"),
         ("info", "verdict", gpu, "healthy"),
     ]
-    assert logged[2]["previous"] == "healthy"
-    assert logged[2]["summary"] == SERVING.engines[0].summary
-    assert logged[3]["error"] == "connection refused"
+    assert logged[2] == {
+        "event": "engine event", "log_level": "info", "target": gpu, "model_name": MODEL, "engine": "0",
+        "kind": "restart", "before": 1.7e9, "after": 1.7e9 + 20,
+    }  # fmt: skip
+    assert logged[4]["previous"] == "healthy"
+    assert logged[4]["summary"] == SERVING.engines[0].summary
+    assert logged[5]["error"] == "connection refused"
 
 
 def test_our_own_fault_is_logged_with_its_traceback_when_it_begins_and_once_when_it_ends() -> None:

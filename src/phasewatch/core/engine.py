@@ -12,7 +12,7 @@ from math import inf
 from phasewatch.core.diagnosis.advisories import advisories
 from phasewatch.core.diagnosis.diagnose import missing_signals
 from phasewatch.core.diagnosis.measures_view import Background, WindowView
-from phasewatch.core.diagnosis.objectives import expected_wait_over
+from phasewatch.core.diagnosis.objectives import expected_wait_over, wait_limit
 from phasewatch.core.diagnosis.opinion import Opinion, judge_engine, stalled_opinion
 from phasewatch.core.diagnosis.progress import (
     Held,
@@ -29,13 +29,26 @@ from phasewatch.core.diagnosis.progress import (
 from phasewatch.core.diagnosis.verdicts import LIVENESS
 from phasewatch.core.formatting import seconds as in_words
 from phasewatch.core.measures.ages import InFlight
+from phasewatch.core.measures.events import events, first_events
 from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.past import Past, moment
 from phasewatch.core.measures.sanity import Contradiction, consistent
 from phasewatch.core.measures.window import other_process, since, step, window
 from phasewatch.core.measures.window_arrays import Recent, Rows
-from phasewatch.core.model import Advisory, Cause, EngineKey, EngineReport, Numbers, Snapshot, State, Step, Window
+from phasewatch.core.model import (
+    COLD_AFTER,
+    Advisory,
+    Cause,
+    EngineKey,
+    EngineReport,
+    Event,
+    Numbers,
+    Snapshot,
+    State,
+    Step,
+    Window,
+)
 from phasewatch.core.settings import Limits, Settings
 
 _ACTIVITY_COUNTERS = ("generation_tokens", "prompt_tokens", "finished", "http_finishes")
@@ -45,6 +58,7 @@ _SEVERAL_PROCESSES = Contradiction(
     "Scrape each of them on a port of its own, or have them share their metrics.",
 )
 _ACTIVITY_HISTOGRAMS = ("ttft", "itl", "e2e")
+_MOST_EVENTS = 20  # the last ones
 
 
 @dataclass(slots=True)
@@ -62,6 +76,7 @@ class Engine:
     born_at: float
     past: Past
     in_flight: InFlight
+    role: str | None = None
     steps: deque[Step] = field(default_factory=deque)
     recent: dict[str, Recent] = field(default_factory=dict)
     pages: int = 1
@@ -72,7 +87,9 @@ class Engine:
     stall: Stall | None = None
     stall_until: float = 0.0
     counts: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    first_request_at: float | None = None  # since its start; None where that was not seen
+    first_request_at: float | None = None  # since it started or woke up; None where that was not seen
+    fresh: bool = False  # it started or woke up, and has made no token since
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
     state: State = "warming_up"
     opinion: Opinion = field(default_factory=lambda: Opinion.of_state("warming_up"))
     causes: tuple[Cause, ...] = ()
@@ -85,9 +102,20 @@ class Engine:
     replaced: str | None = None  # the model that this target served before
 
     @classmethod
-    def at_first_sight(cls, key: EngineKey, settings: Settings, snapshot: Snapshot) -> "Engine":
+    def at_first_sight(
+        cls,
+        key: EngineKey,
+        settings: Settings,
+        snapshot: Snapshot,
+        *,
+        role: str | None = None,
+        replaced: str | None = None,
+    ) -> "Engine":
+        """replaced: the model that this target served before."""
         past, in_flight = Past(settings.thresholds), InFlight.beginning(snapshot)
-        return cls(key, settings, snapshot, begin(snapshot), snapshot.at, past, in_flight)
+        made = cls(key, settings, snapshot, begin(snapshot), snapshot.at, past, in_flight, role, replaced=replaced)
+        made._live(first_events(snapshot, replaced, key.model_name))
+        return made
 
     @property
     def limits(self) -> Limits:
@@ -105,7 +133,7 @@ class Engine:
         if stall is not None:
             self.stall, self.stall_until = stall, snapshot.at
         self.progress = advance(self.progress, change, snapshot, self.settings.thresholds)
-        self.last = snapshot
+        change_from, self.last = self.last, snapshot
         self.steps.append(change)
         oldest = snapshot.at - max(self.settings.windows)
         while self.steps and self.steps[0].start < oldest:
@@ -113,16 +141,23 @@ class Engine:
         self.pages += 1
         if change.restarted:
             self.restarts, self.born_at, self.pages = self.restarts + 1, snapshot.at, 1
-            self.stall, self.first_request_at = None, None
+            self.stall = None
             self.in_flight = InFlight()
         self.in_flight.page(snapshot)
-        if self.first_request_at is None and _first_request(change, snapshot):
-            self.first_request_at = change.start
+        self._live(events(change_from, snapshot, restarted=change.restarted))
+        if self.fresh and (first := change.histograms.get("ttft")) is not None and first.count > 0:
+            self.first_request_at, self.fresh = change.start, False
         self.past.remember_step(change)
         alone = window((change,))
         if alone is not None:
             _count(self.counts, consistent(alone, self.settings.thresholds)[0], self.limits)
         return change.restarted
+
+    def _live(self, happened: Iterable[Event]) -> None:
+        for event in happened:
+            self.events.append(event)
+            if event.kind in COLD_AFTER:
+                self.fresh, self.first_request_at = True, None
 
     def _first_of_its_process(self, snapshot: Snapshot) -> None:
         """Nothing follows from what this page and those before it differ by, for they may be of two processes."""
@@ -142,7 +177,8 @@ class Engine:
         self.state = self._state(self.judged)
         self.view = None
         if self.judged is not None and self.figures is not None:
-            self.view = WindowView(self.judged, self.figures, self.limits, self.settings.thresholds)
+            thresholds = self.settings.thresholds
+            self.view = WindowView(self.judged, self.figures, self.limits, thresholds, self.role, self.events)
 
     def judge(self) -> None:
         """Forms the opinion of the page that was measured, and moves the verdict that is held."""
@@ -204,6 +240,7 @@ class Engine:
             missing=() if self.judged is None else missing_signals(self.judged),
             windows={} if state == "down" else {seconds: figures for seconds, (_, figures) in self.windows().items()},
             restarts=self.restarts,
+            events=tuple(self.events),
             objective_counts=dict(self.counts),
         )
 
@@ -288,9 +325,35 @@ class Engine:
                     "Check that no two servers share the port.",
                 )
             )
-        if state != "serving" or self.view is None:
+        if self._warming_up_shows():
+            own.append(self._warm_up())
+        if self.view is None or state not in ("serving", "idle", "asleep"):
             return tuple(own)
-        return (*own, *advisories(self.view))
+        return (*own, *advisories(self.view, traffic=state == "serving"))
+
+    def _warming_up_shows(self) -> bool:
+        """Whether the window has first tokens over the limit of the first minute after the first request."""
+        first, limit = self.first_request_at, wait_limit(self.limits)
+        if first is None or limit is None or self.judged is None or self.judged.steps[0].start > first + self._cold:
+            return False
+        early = (one.histograms.get("ttft") for one in self.judged.steps if one.start <= first + self._cold)
+        return any(one is not None and count_above(one, limit.warning).possible > 0 for one in early)
+
+    @property
+    def _cold(self) -> float:
+        return self.settings.thresholds.cold_seconds
+
+    def _warm_up(self) -> Advisory:
+        assert self.first_request_at is not None
+        since = self.last.at - self.first_request_at
+        born = next((one.kind for one in reversed(self.events) if one.kind in COLD_AFTER), "start")
+        return Advisory(
+            "warm_up",
+            {"seconds_since_first_request": since, "after": born},
+            f"Warm-up: the first request after the {born.replace('_', '-')} came {in_words(since)} ago, and slow first"
+            " tokens of its first minute are in this window. Kernels, caches and memory pools were not ready.",
+            "Send a warm-up request before the replica is put into rotation.",
+        )
 
     def _causes(self, opinion: Opinion) -> tuple[Cause, ...]:
         """The held verdict's cause first; while a challenger is not agreed on, as it was remembered, unless it is among
@@ -330,12 +393,6 @@ def _finishes_without_tokens(one: Window) -> bool:
         and not any(name in one.histograms and one.histograms[name].count > 0 for name in _ACTIVITY_HISTOGRAMS)
         and max(work_in_hand(gauges) for gauges in (one.steps[0].before, *(s.after for s in one.steps))) == 0
     )
-
-
-def _first_request(change: Step, snapshot: Snapshot) -> bool:
-    """Whether the first tokens of this interval are the first since the process began."""
-    first, ever = change.histograms.get("ttft"), snapshot.histograms.get("ttft")
-    return first is not None and ever is not None and first.count > 0 and first.count == ever.count
 
 
 def _count(counts: dict[tuple[str, str, str], float], change: Window, limits: Limits) -> None:

@@ -43,6 +43,31 @@ class Anomaly:
     present: bool = True
 
 
+EventKind = Literal[
+    "start",  # first seen before it made any token
+    "restart",  # the process began anew
+    "wake_up",  # from sleep mode
+    "model",  # the target serves another model
+    "version",  # its configuration has other keys than before the restart
+    "capacity",  # of the KV cache, in tokens
+    "adapters",  # LoRA adapters seen so far
+    "configuration",  # values that changed
+]
+EVENTS: tuple[EventKind, ...] = get_args(EventKind)
+COLD_AFTER: tuple[EventKind, ...] = ("start", "restart", "wake_up")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened to an engine between two pages, seen at the second one. before, after: what changed, None where
+    nothing is known; of start and restart when the process began (Unix time)."""
+
+    at: float
+    kind: EventKind
+    before: float | str | None = None
+    after: float | str | None = None
+
+
 class EngineKey(NamedTuple):
     """One engine of one model on one target. `engine` is vLLM's label, for Ray WorkerId (/ReplicaId), else "0"."""
 
@@ -72,12 +97,16 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one page says of one engine, by the catalog's signal names. at: seconds on a monotonic clock."""
+    """What one page says of one engine, by the catalog's signal names. at: seconds on a monotonic clock.
+
+    labels: what its configuration and the like say as text, by label; the same object while the page's layout stays.
+    """
 
     at: float
     gauges: Mapping[str, float]
     counters: Mapping[str, float]
     histograms: Mapping[str, Histogram]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +305,7 @@ class Remedy:
 @dataclass(frozen=True, slots=True)
 class Symptom:
     """What users feel. objective: its name, or expected_wait, unanswered, still_running, progress, requests_failing,
-    gave_up.
+    gave_up, kv_handovers_failing.
 
     value: what was measured against the limit; surely: whatever the bucket hides, the limit is missed.
     """
@@ -355,6 +384,7 @@ class EngineReport:
     missing: tuple[str, ...]
     windows: Mapping[float, Numbers]
     restarts: int
+    events: tuple[Event, ...] = ()
     objective_counts: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     fault: Fault | None = None
 

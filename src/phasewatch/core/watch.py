@@ -132,9 +132,8 @@ class Watcher:
             if engine is not None:
                 anew = engine.page(snapshot)
                 return engine
-            made = Engine.at_first_sight(key, self._settings, snapshot)
-            made.replaced = before if before != key.model_name else None
-            return made
+            role, replaced = self._roles.get(key.target), before if before != key.model_name else None
+            return Engine.at_first_sight(key, self._settings, snapshot, role=role, replaced=replaced)
 
         taken, fault = _guarded("taking in a scrape", take_in)
         if taken is not None:

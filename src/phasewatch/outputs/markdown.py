@@ -13,6 +13,7 @@ from phasewatch.outputs.terminal import (
     COLUMNS,
     UNKNOWN,
     estimate,
+    events,
     evidence,
     name,
     remedy_parts,
@@ -76,6 +77,8 @@ def _engine(engine: EngineReport, error: str | None) -> Iterator[str]:
         yield f"- {_code(error)}"
     if engine.summary:
         yield f"- {_text(engine.summary)}"
+    if engine.events:
+        yield f"- Events: {_text('; '.join(events(engine)))}"
     if engine.symptoms:
         yield f"- Missed: {_text(', '.join(map(symptom, engine.symptoms)))}"
     leading, *others = engine.causes or (None,)

@@ -30,7 +30,7 @@ from phasewatch.core.model import (
 from phasewatch.core.pages.catalog import EARLIEST_UNIX
 from phasewatch.core.report.document import engine_order
 from phasewatch.core.report.measure_table import PHASES
-from phasewatch.core.report.said import PERCENTILES, SHARES, facts, latencies
+from phasewatch.core.report.said import PERCENTILES, SHARES, facts, happened, latencies
 
 UNKNOWN = "-"  # in a table
 # Every other state wants a look first.
@@ -205,6 +205,8 @@ def engine_block(
         body.append(Text(safe(error), style="red"))
     if engine.summary:
         body.append(Text(safe(engine.summary)))
+    if engine.events:
+        body.append(_labelled("events", "; ".join(events(engine))))
     if engine.symptoms:
         body.append(_labelled("missed", _join(map(symptom, engine.symptoms))))
     if engine.numbers is not None:
@@ -226,6 +228,14 @@ def _verdict_line(engine: EngineReport, at: float) -> Text:
     if any(c.easing for c in engine.causes[:1]):
         line.append("  easing", style="green")
     return line
+
+
+_EVENTS_SHOWN = 5
+
+
+def events(engine: EngineReport) -> list[str]:
+    """The last ones: "12:03:10 restarted"."""
+    return [f"{when(one.at)} {happened(one)}" for one in engine.events[-_EVENTS_SHOWN:]]
 
 
 def symptom(missed: Symptom) -> str:

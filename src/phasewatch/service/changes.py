@@ -12,6 +12,7 @@ class Changes:
         self._log = log
         self._targets: dict[str, str] = {}
         self._engines: dict[EngineKey, tuple[str, str | None]] = {}
+        self._events: dict[EngineKey, float] = {}  # when the last one was that is logged
         self._faults: dict[tuple[str | None, ...], str] = {}
         self._odd: dict[str, dict[AnomalyKind, float]] = {}  # when each was last there
 
@@ -20,11 +21,13 @@ class Changes:
             self._target(target)
             self._anomalies(target, fleet.at, fleet.window_seconds)
         for engine in fleet.engines:
+            self._happened(engine)
             self._engine(engine)
         self._own_faults(fleet)
         self._targets = {target.target: target.state for target in fleet.targets}
         self._odd = {target.target: self._odd[target.target] for target in fleet.targets}
         self._engines = {engine.key: (engine.state, engine.verdict) for engine in fleet.engines}
+        self._events = {key: at for key, at in self._events.items() if key in self._engines}
 
     def _own_faults(self, fleet: Fleet) -> None:
         """Our own mistakes: with the traceback when one begins, and when it is over."""
@@ -65,6 +68,14 @@ class Changes:
             self._log.info("target recovered", **about)
         else:
             self._log.info("target state", **about)
+
+    def _happened(self, report: EngineReport) -> None:
+        last = self._events.get(report.key)
+        for event in report.events:
+            if last is None or event.at > last:
+                about = {"kind": event.kind, "before": event.before, "after": event.after}
+                self._log.info("engine event", **report.key._asdict(), **about)
+                self._events[report.key] = event.at
 
     def _engine(self, report: EngineReport) -> None:
         before = self._engines.get(report.key)

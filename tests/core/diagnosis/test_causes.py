@@ -6,7 +6,7 @@ import pytest
 
 from phasewatch.core.diagnosis.causes import CAUSES
 from phasewatch.core.diagnosis.causes._row import CauseRow, VerdictRow
-from phasewatch.core.diagnosis.objectives import family_of
+from phasewatch.core.diagnosis.objectives import HANDOVERS, family_of
 from phasewatch.core.diagnosis.verdicts import DEMAND, EXPECTED, LIVENESS, REMEDIES, VERDICT_TABLE, VERDICTS
 from phasewatch.core.pages.catalog import CATALOG
 from phasewatch.core.settings import OBJECTIVE_NAMES
@@ -20,7 +20,10 @@ FOLDER = ROOT / "src" / "phasewatch" / "core" / "diagnosis" / "causes"
 BOARDS = ROOT / "grafana" / "dashboards"
 every_cause = pytest.mark.parametrize("row", CAUSES, ids=lambda row: row.verdict)
 # What people feel besides objectives.
-FELT = {family_of(name) for name in (*OBJECTIVE_NAMES, "expected_wait", "gave_up", "own_past", "requests_failing")}
+FELT = {
+    family_of(name)
+    for name in (*OBJECTIVE_NAMES, "expected_wait", "gave_up", "own_past", "requests_failing", HANDOVERS)
+}
 PANELS = {panel.title for row in triage.BOARD.rows for panel in row.panels}
 
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from phasewatch.core.model import Histogram, Page, Snapshot
 from phasewatch.core.pages.catalog import CATALOG, CORE_SIGNALS, PREFIXES, Signal
-from phasewatch.core.pages.exposition import ExpositionError, parse
+from phasewatch.core.pages.exposition import ExpositionError, PageReader, parse
 from support import EXPECTED, real_pages
 from support_pages import FIVE_FAMILIES, PAGES, fixture_page, read_page, strip_page
 
@@ -45,23 +45,26 @@ def ttft(labels: str, *counts: float, name: str = "vllm:time_to_first_token_seco
 # What a version does not say yet (or no more), among the signals that some fixture page has.
 ABSENT = {
     "vllm-0.8.5.prom": {
-        "waiting_capacity", "waiting_deferred", "awake", "kv_blocks", "kv_capacity_tokens", "prefix_caching",
+        "waiting_capacity", "waiting_deferred", "awake", "kv_blocks", "kv_capacity_tokens",
+        "kv_concurrency", "prefix_caching",
         "computed_prompt_tokens", "external_prompt_tokens", "external_prefix_hits",
         "finished_error", "tpot", "computed_prompt_length", "rejections",
     },
     "vllm-0.10.2.prom": {
-        "waiting_capacity", "waiting_deferred", "awake", "kv_capacity_tokens", "computed_prompt_tokens",
+        "waiting_capacity", "waiting_deferred", "awake", "kv_capacity_tokens", "kv_concurrency",
+        "computed_prompt_tokens",
         "external_prompt_tokens", "external_prefix_hits", "finished_error", "tpot",
         "computed_prompt_length", "rejections",
     },
     "vllm-0.11.2.prom": {
-        "waiting_capacity", "waiting_deferred", "kv_capacity_tokens", "computed_prompt_tokens",
+        "waiting_capacity", "waiting_deferred", "kv_capacity_tokens", "kv_concurrency", "computed_prompt_tokens",
         "external_prompt_tokens", "finished_error", "computed_prompt_length", "rejections",
     },
-    "vllm-0.20.0.prom": {"kv_capacity_tokens", "rejections"},
+    "vllm-0.20.0.prom": {"kv_capacity_tokens", "kv_concurrency", "rejections"},
     "vllm-0.33.0.prom": set(),
     "vllm-0.33.0-rust.prom": {
-        "awake", "block_size", "kv_blocks", "kv_capacity_tokens", "prefix_caching", "created", "finished_error",
+        "awake", "block_size", "kv_blocks", "kv_capacity_tokens", "kv_concurrency", "prefix_caching", "created",
+        "finished_error",
         "rejections", "start_time", "open_fds", "cpu_seconds",
     },
 }  # fmt: skip
@@ -94,7 +97,7 @@ def test_the_newest_version_reads_as_written() -> None:
     assert snapshot.gauges == {
         "running": 3, "waiting": 2, "waiting_capacity": 1, "waiting_deferred": 1, "kv_usage": 0.42, "awake": 1,
         "created": 1.7537953e9, "block_size": 16, "kv_blocks": 27000, "kv_capacity_tokens": 432000,
-        "prefix_caching": 1, "start_time": 1.75379521e9, "open_fds": 57,
+        "kv_concurrency": 13.18, "prefix_caching": 1, "start_time": 1.75379521e9, "open_fds": 57,
     }  # fmt: skip
     assert snapshot.counters == {
         "prompt_tokens": 18240, "computed_prompt_tokens": 16440, "external_prompt_tokens": 0,
@@ -548,6 +551,33 @@ def test_t07_kv_usage_is_a_ratio(value: str, usage: float | None) -> None:
     read = page(GOOD, f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {value}')
     assert only(read).gauges.get("kv_usage") == usage
     assert bool(read.anomalies) == (usage is None)
+
+
+def test_what_configuration_says_as_text_is_read_without_who_says_it() -> None:
+    info = 'vllm:cache_config_info{engine="0",pid="7",block_size="16",cache_dtype="auto",swap_space="None"} 1'
+    read = page(GOOD, info)
+    assert only(read).labels == {"block_size": "16", "cache_dtype": "auto", "swap_space": "None"}
+    assert only(page(GOOD)).labels == {}
+
+
+def test_adapters_are_all_that_were_ever_seen_and_those_that_wait_of_the_latest_series() -> None:
+    def lora(running: str, waiting: str, at: float) -> str:
+        labels = f'max_lora="2",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"'
+        return f"vllm:lora_requests_info{{{labels}}} {at}"
+
+    old, new = lora("b,a", "", 1.7e9), lora("a", "c, d", 1.7e9 + 5)
+    for lines in ((old, new), (new, old)):
+        snapshot = only(page(GOOD, *lines))
+        assert snapshot.labels == {"adapters": "a, b, c, d"}
+        assert {name: snapshot.gauges[name] for name in ("waiting_adapters", "adapter_slots")} == {
+            "waiting_adapters": 2, "adapter_slots": 2
+        }  # fmt: skip
+    reader = PageReader()
+    for first, at in ((1.7e9 + 9, 0.0), (1.7e9, 2.0)):
+        text = "\n".join((GOOD, lora("b", "", first), new)) + "\n"
+        snapshot = only(reader.read(text, at=at))
+        assert snapshot == only(parse(text, at=at))
+    assert snapshot.gauges["waiting_adapters"] == 2
 
 
 @pytest.mark.parametrize("label", ["num_gpu_blocks", "block_size", "kv_cache_size_tokens"])

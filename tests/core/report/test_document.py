@@ -59,6 +59,7 @@ ENGINE = {
     ),
     "causes": [CAUSE],
     "symptoms": [SYMPTOM],
+    "events": [{"at", "kind", "before", "after"}],
     "advisories": [{"kind": None, "evidence": "any", "summary": None, "remedy": None}],
     **NUMBERS,
 }
@@ -114,6 +115,7 @@ def test_the_serving_fleet_shows_every_list_of_the_design_with_something_in_it()
     slow = next(row for row in shown["engines"] if row["causes"])
     assert slow["symptoms"]
     assert slow["advisories"]
+    assert slow["events"]
     assert slow["causes"][0]["remedies"]
     assert shown["models"][0]["causes"]
     assert shown["targets"]

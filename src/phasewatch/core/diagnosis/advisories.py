@@ -12,9 +12,10 @@ from phasewatch.core.model import Advisory
 _STEP_TOKENS = 8192
 
 
-def advisories(view: WindowView) -> tuple[Advisory, ...]:
-    """All that hold in this window, in row order."""
-    return tuple(found for row in _ROWS if (found := row(view)) is not None)
+def advisories(view: WindowView, *, traffic: bool = True) -> tuple[Advisory, ...]:
+    """All that hold in this window, in row order. traffic: whether the engine serves; without, its gauges are left."""
+    rows = _ROWS if traffic else _WITHOUT_TRAFFIC
+    return tuple(found for row in rows if (found := row(view)) is not None)
 
 
 def _speculation(view: WindowView) -> Advisory | None:
@@ -102,6 +103,62 @@ def _kv_tight(view: WindowView) -> Advisory | None:
         f"The KV cache is at {percent(usage)}, with room for {number(free)} tokens; a mean prompt has {number(prompt)}."
         " The next request waits, or running ones are preempted.",
         "Cap concurrency at what runs now, shorten contexts, or give the KV cache more room.",
+    )
+
+
+def _kv_small(view: WindowView) -> Advisory | None:
+    """The capacity in contexts: of the longest allowed request where the page has it, else of those present."""
+    capacity, context = view.kv_capacity, view.context
+    if capacity is None:
+        return None
+    longest = view.pages[-1].get("kv_concurrency")
+    if longest is not None and longest < 1:
+        return Advisory(
+            "kv_small",
+            {"capacity_tokens": capacity, "longest_request_tokens": capacity / longest},
+            f"The KV cache holds {number(capacity)} tokens, the longest allowed request has"
+            f" {number(capacity / longest)}: such a request can never run.",
+            "--max-model-len down to what is needed, or more room: --gpu-memory-utilization up, --kv-cache-dtype fp8.",
+        )
+    present = max((page.get("running", 0.0) + page.get("waiting", 0.0) for page in view.pages), default=0.0)
+    if not context or present < view.thresholds.min_over or capacity / context > present:
+        return None
+    return Advisory(
+        "kv_small",
+        {"capacity_tokens": capacity, "context_tokens_mean": context, "requests_present_max": present},
+        f"The KV cache holds about {number(capacity // context)} requests of {number(context)} tokens (prompt and half"
+        f" the answer); up to {number(present)} were present at once.",
+        "Expect a queue or preemptions at this load; more room or fewer tokens a request raise what fits.",
+    )
+
+
+def _kv_held_idle(view: WindowView) -> Advisory | None:
+    """Blocks that stay taken though nobody ran or waited all the time."""
+    usages = [page.get("kv_usage", 0.0) for page in view.pages]
+    idle = all(page.get("running") == 0 and not page.get("waiting") for page in view.pages)
+    if not idle or min(usages) < view.thresholds.held_share:
+        return None
+    return Advisory(
+        "kv_held",
+        {"kv_usage_min_ratio": min(usages), "idle_seconds": view.window.seconds},
+        f"{percent(min(usages))} of the KV cache is held although no request has run or waited for"
+        f" {seconds(view.window.seconds)}: blocks that requests which have ended left behind.",
+        "Act before traffic returns: on a prefill engine of P/D find out why decode engines do not collect; else"
+        " restart the engine, and report it to vLLM.",
+    )
+
+
+def _adapters_waiting(view: WindowView) -> Advisory | None:
+    waiting, slots = view.window.gauges.get("waiting_adapters"), view.pages[-1].get("adapter_slots")
+    held = [page for page in view.pages if page.get("waiting_adapters", 0.0) > 0 and page.get("waiting", 0.0) > 0]
+    if waiting is None or len(held) / len(view.pages) <= view.thresholds.most_scrapes:
+        return None
+    room = "" if slots is None else f" (max_loras {number(slots)})"
+    return Advisory(
+        "adapters_waiting",
+        {"waiting_adapters_mean": waiting.mean, **({} if slots is None else {"max_loras": slots})},
+        f"Requests wait for {number(waiting.max)} LoRA adapters that have no slot{room}.",
+        "--max-loras up (and --max-cpu-loras), or route each adapter to replicas of its own.",
     )
 
 
@@ -193,9 +250,13 @@ _ROWS: tuple[Callable[[WindowView], Advisory | None], ...] = (
     _no_hits,
     _kv_filling,
     _kv_tight,
+    _kv_small,
+    _kv_held_idle,
+    _adapters_waiting,
     _api_server_busy,
     _still_running,
     _truncated,
     _gave_up,
     _clients_leave,
 )
+_WITHOUT_TRAFFIC = (_kv_held_idle,)

@@ -1,6 +1,6 @@
 """What rules, remedies' conditions and advisories may look at: WindowView is of a window, Case of one symptom in it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -21,18 +21,23 @@ from phasewatch.core.measures.phases import (
     prefill_part,
 )
 from phasewatch.core.measures.window import scrapes
-from phasewatch.core.model import Histogram, Numbers, Step, Symptom, Window
+from phasewatch.core.model import Event, Histogram, Numbers, Step, Symptom, Window
 from phasewatch.core.settings import Limits, Thresholds, stall_seconds
 
 
 @dataclass(frozen=True)
 class WindowView:
-    """What was measured of one engine in one window, each measure once. None where the page cannot tell."""
+    """What was measured of one engine in one window, each measure once. None where the page cannot tell.
+
+    role: prefill or decode, where it is configured. events: of the engine, the last ones.
+    """
 
     window: Window
     numbers: Numbers
     limits: Limits
     thresholds: Thresholds
+    role: str | None = None
+    events: Sequence[Event] = ()
 
     @cached_property
     def pages(self) -> tuple[Mapping[str, float], ...]:
@@ -61,7 +66,7 @@ class WindowView:
 
     @cached_property
     def from_elsewhere(self) -> bool:
-        """Whether KV blocks come from other engines (P/D)."""
+        """Whether KV blocks come from other engines (P/D) or from CPU memory (offload)."""
         fetching = any(name in self.window.gauges for name in ("kv_fetch_waiting", "kv_fetch_in_progress"))
         external = self.window.increases.get("external_prompt_tokens", 0.0) > 0
         return external or fetching or self.transfer_seconds is not None
@@ -315,8 +320,9 @@ class WindowView:
 
     @cached_property
     def transfer_seconds(self) -> float | None:
-        """Mean seconds of one transfer of KV blocks between engines."""
-        return mean_of(self.window, "kv_transfer")
+        """Mean seconds of one transfer of KV blocks between engines; from CPU memory, a request."""
+        load, first = self.window.increases.get("kv_load_seconds"), count_of(self.window, "ttft")
+        return load / first if load and first else mean_of(self.window, "kv_transfer")
 
     @cached_property
     def deferred_wait(self) -> float | None:

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phasewatch.core.measures.histogram import Above, count_above
-from phasewatch.core.measures.numbers import failures
+from phasewatch.core.measures.numbers import failed_handovers, failures
 from phasewatch.core.measures.past import PastView
-from phasewatch.core.measures.phases import pace_without_prefill
+from phasewatch.core.measures.phases import count_of, pace_without_prefill
 from phasewatch.core.model import Estimate, Histogram, Latency, Numbers, Severity, Symptom, Window
 from phasewatch.core.settings import FAMILIES, Limit, Limits, Thresholds
 
 _FELT_AS = {
     "expected_wait": "ttft", "gave_up": "ttft", "unanswered": "ttft", "own_past": "itl", "still_running": "e2e"
 }  # fmt: skip
+HANDOVERS = "kv_handovers_failing"
 _ENOUGH_GAPS = 100  # for a mean to be compared: a hundred gaps are a few answers
 
 
@@ -153,7 +154,7 @@ def other_symptoms(
     window: Window, numbers: Numbers, limits: Limits, thresholds: Thresholds, *, wait_over_before: bool
 ) -> Mapping[Symptom, float]:
     """Symptoms that are no objective, each with value / limit: expected_wait (at two successive pages),
-    requests_failing, gave_up (before the first token)."""
+    kv_handovers_failing, requests_failing, gave_up (before the first token)."""
     found: dict[Symptom, float] = {}
     wait, limit = numbers.queue.expected_wait_seconds, wait_limit(limits)
     if wait is not None and limit is not None and wait > limit.warning and wait_over_before:
@@ -163,14 +164,16 @@ def other_symptoms(
             wait / limit.warning
         )
     requests = max(window.increases.get("http_finishes", 0.0), window.increases.get("finished", 0.0))
-    failed = failures(window) or 0.0
+    failed, lost = failures(window) or 0.0, failed_handovers(window)
+    handed_over = max(count_of(window, "kv_transfer") + lost, count_of(window, "ttft"))
     gave_up = (numbers.queue.gave_up_before_first_token_ratio or 0.0) * window.increases.get("http_finishes", 0.0)
     for name, count, whole in (
+        (HANDOVERS, lost, handed_over),
         ("requests_failing", failed, max(requests, failed)),
         ("gave_up", gave_up, window.increases.get("http_finishes", 0.0)),
     ):
         if count >= thresholds.min_over and count / whole > thresholds.share_of_requests:
-            share = count / whole
+            share = min(1.0, count / whole)
             found[Symptom(name, None, Estimate(share, share, share), True, "warning")] = (
                 share / thresholds.share_of_requests
             )

@@ -177,7 +177,8 @@ def _after_standstill(
         for one in explained
     )
     if left:
-        return _explained(left, WindowView(remaining, figures, limits, thresholds), background, symptoms, causes)
+        rest = replace(view, window=remaining, numbers=figures)
+        return _explained(left, rest, background, symptoms, causes)
     return Opinion(engine_stalled.CAUSE.verdict, "medium", causes[0].summary, causes, tuple(symptoms))
 
 

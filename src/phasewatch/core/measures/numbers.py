@@ -4,6 +4,7 @@ from math import inf
 from typing import Any
 
 from phasewatch.core.measures.ages import Ages
+from phasewatch.core.measures.events import capacity_tokens
 from phasewatch.core.measures.histogram import edges, in_buckets, mean
 from phasewatch.core.measures.phases import computed_prompt_tokens, count_of, mean_of, phases, prefill_time_ratio
 from phasewatch.core.measures.quantile import fit_together, latency
@@ -226,6 +227,12 @@ def failures(window: Window) -> float | None:
     return max(increases.get("http_5xx", 0.0), increases.get("finished_error", 0.0) + increases.get("rejections", 0.0))
 
 
+def failed_handovers(window: Window) -> float:
+    """KV hand-overs between engines that failed, or whose blocks were not collected in time."""
+    names = ("kv_failed_transfers", "kv_failed_notifications", "kv_failed_loads", "kv_expired")
+    return sum(window.increases.get(name, 0.0) for name in names)
+
+
 def slope(window: Window, name: str) -> float | None:
     """Least-squares change of a gauge per second over the window's scrapes; None with fewer than three."""
     start, first = window.steps[0].start, window.steps[0].before
@@ -243,21 +250,11 @@ def slope(window: Window, name: str) -> float | None:
     return sum([(at - mean_at) * (value - mean_value) for at, value in known]) / spread if spread > 0 else None
 
 
-def _capacity_tokens(window: Window) -> float | None:
-    """KV capacity of the engine in tokens: kv_cache_size_tokens, else blocks x block size."""
-    gauges = window.gauges
-    if "kv_capacity_tokens" in gauges:
-        return gauges["kv_capacity_tokens"].last
-    if "kv_blocks" in gauges and "block_size" in gauges:
-        return gauges["kv_blocks"].last * gauges["block_size"].last
-    return None
-
-
 def _kv_cache(window: Window) -> KvCache:
     usage = window.gauges.get("kv_usage")
     growth = None if usage is None else slope(window, "kv_usage")
     filling = usage is not None and growth is not None and growth > 0
-    capacity = _capacity_tokens(window)
+    capacity = capacity_tokens(window.steps[-1].after)
     return KvCache(
         usage_ratio=None if usage is None else usage.last,
         capacity_tokens=capacity,

@@ -17,8 +17,10 @@ PREFIXES: tuple[str, ...] = ("vllm:", "vllm_", "ray_vllm_", "ray_vllm:", "kserve
 # Handlers that end in generated tokens; embeddings, tokenise and the like are no requests of ours.
 GENERATING_HANDLERS: tuple[str, ...] = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 
-Kind = Literal["gauge", "counter", "histogram", "info"]
-Unit = Literal["seconds", "unix_seconds", "tokens", "requests", "ratio", "events", "files", "blocks", "flag"]
+Kind = Literal["gauge", "counter", "histogram", "info", "labels"]
+Unit = Literal[
+    "seconds", "unix_seconds", "tokens", "requests", "ratio", "events", "files", "blocks", "flag", "bytes", "adapters"
+]
 
 # Every number on a page is a float: from here on it no longer counts one by one, so nothing was counted up to it. No
 # process has run for as many seconds either (285 million years).
@@ -54,12 +56,16 @@ BOUNDS: Mapping[Unit, Bounds] = {
     "files": Bounds(0.0, MOST),
     "blocks": Bounds(0.0, MOST),
     "flag": Bounds(0.0, 1.0),
+    "bytes": Bounds(0.0, MOST),
+    "adapters": Bounds(0.0, MOST),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
     """name: ours. names: vLLM's, newest first. where: label values that select (empty: all are added).
+
+    kind "info": a label read as a number; "labels": the labels themselves, as text.
 
     scope "engine": labels model_name, engine. "page": one value for the whole server (no engine label), stored in
     Page.http and, where the page has one engine, not attributable to another. merge says how series of one engine
@@ -73,7 +79,7 @@ class Signal:
     names: tuple[str, ...]
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scope: Literal["engine", "page"] = "engine"
-    merge: Literal["sum", "max"] = "max"
+    merge: Literal["sum", "max", "latest"] = "max"
     lazy: bool = False
     prefixed: bool = True
 
@@ -81,7 +87,7 @@ class Signal:
     def bounds(self) -> Bounds:
         """Of one value, a bucket's count or an edge. A capacity of 0 is none: vLLM writes it where it knows none."""
         bounds = BOUNDS[self.unit]
-        return bounds._replace(low=1.0) if self.kind == "info" and self.unit != "flag" else bounds
+        return bounds._replace(low=1.0) if self.kind == "info" and self.unit in ("tokens", "blocks") else bounds
 
 
 def _gauge(name: str, unit: Unit, *names: str, **where: str) -> Signal:
@@ -101,6 +107,9 @@ def _http(name: str, **where: tuple[str, ...]) -> Signal:
         name, "counter", "requests", ("http_requests_total",), {"handler": GENERATING_HANDLERS, **where},
         scope="page", merge="sum", lazy=True, prefixed=False,
     )  # fmt: skip
+
+
+_ADAPTERS = ("running_lora_adapters", "waiting_lora_adapters")
 
 
 def _process(name: str, kind: Kind, unit: Unit, family: str) -> Signal:
@@ -151,11 +160,43 @@ CATALOG: tuple[Signal, ...] = (
     _gauge("kv_fetch_waiting", "requests", "num_requests_kv_fetch_by_stage", stage="waiting_to_start"),  # 0.32
     _gauge("kv_fetch_in_progress", "requests", "num_requests_kv_fetch_by_stage", stage="in_progress"),
     _histogram("kv_transfer", "seconds", "nixl_xfer_time_seconds", "mooncake_xfer_time_seconds"),
+    # Hand-overs that failed: on the side that sends, and on the one that loads.
+    _counter("kv_failed_transfers", "events", "mooncake_num_failed_transfers_total", "nixl_num_failed_transfers_total"),
+    _counter("kv_failed_notifications", "events", "nixl_num_failed_notifications_total"),  # 0.11.1
+    _counter(
+        "kv_failed_loads",
+        "events",
+        "kv_load_failures_total",
+        "kv_load_failure_total",
+        "mooncake_num_failed_recvs_total",
+        "hf3fs_num_failed_load_total",
+    ),
+    # On the prefill side: blocks that nobody collected within the lease.
+    _counter("kv_expired", "requests", "mooncake_num_kv_expired_reqs_total", "nixl_num_kv_expired_reqs_total"),  # 0.15
+    # From CPU memory (KV offload, 0.24).
+    _counter("kv_load_seconds", "seconds", "kv_offload_load_time_total"),
+    _counter("kv_load_bytes", "bytes", "kv_offload_load_bytes_total"),
     # Labels of cache_config_info read as numbers; "None" is absent.
     Signal("block_size", "info", "tokens", ("cache_config_info",), {"label": ("block_size",)}),
     Signal("kv_blocks", "info", "blocks", ("cache_config_info",), {"label": ("num_gpu_blocks",)}),
     Signal("kv_capacity_tokens", "info", "tokens", ("cache_config_info",), {"label": ("kv_cache_size_tokens",)}),
     Signal("prefix_caching", "info", "flag", ("cache_config_info",), {"label": ("enable_prefix_caching",)}),
+    # Of the longest allowed request (--max-model-len), 0.24.
+    Signal("kv_concurrency", "info", "requests", ("cache_config_info",), {"label": ("kv_cache_max_concurrency",)}),
+    Signal("configuration", "labels", "flag", ("cache_config_info",)),
+    Signal("kv_offload_configuration", "labels", "flag", ("kv_offload_config_info",)),  # 0.33
+    # A series for each set of adapters that ever ran or waited together, its value the time when it last did.
+    Signal("adapters", "labels", "adapters", ("lora_requests_info",), {"label": _ADAPTERS}, scope="page"),
+    Signal(
+        "waiting_adapters",
+        "gauge",
+        "adapters",
+        ("lora_requests_info",),
+        {"label": _ADAPTERS[1:]},
+        scope="page",
+        merge="latest",
+    ),
+    Signal("adapter_slots", "info", "adapters", ("lora_requests_info",), {"label": ("max_lora",)}, scope="page"),
     Signal(
         "rejections", "counter", "requests", ("admission_rejections_total",), scope="page", merge="sum", lazy=True
     ),  # 0.32; no engine label
@@ -196,8 +237,8 @@ HISTOGRAM_PARTS = frozenset(
 # Of the samples that are no part of a histogram. Rows of one family have one unit (a test holds them to it). An info's
 # value says nothing: it says it in its labels.
 BOUNDS_BY_FAMILY: Mapping[str, Bounds] = {
-    name: Bounds(-inf, inf) if row.kind == "info" else row.bounds
-    for row in CATALOG
+    name: Bounds(-inf, inf) if row.kind in ("info", "labels") else row.bounds
+    for row in sorted(CATALOG, key=lambda row: row.kind not in ("info", "labels"))
     if row.kind != "histogram"
     for name in SPELLINGS[row.name]
 }

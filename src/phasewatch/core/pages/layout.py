@@ -16,9 +16,14 @@ from weakref import WeakValueDictionary
 from phasewatch.core.model import Anomaly, Histogram, Page, Snapshot
 from phasewatch.core.pages.catalog import BY_NAME, CATALOG, ENGINE_FAMILIES, HISTOGRAM_PARTS, MOST, SPELLINGS, Signal
 from phasewatch.core.pages.foreign import whose
-from phasewatch.core.pages.lines import EngineId, Lines, believed, number_in
+from phasewatch.core.pages.lines import EngineId, Labels, Lines, believed, number_in
 
 _PAGE: EngineId = ("", "")
+_IN_LABELS = ("info", "labels")  # kinds of which the line's number says nothing
+# Labels that say who tells, not how it is configured: vLLM's and Ray's.
+_IDENTITY = frozenset(
+    ("engine", "model_name", "pid", "WorkerId", "ReplicaId", "SessionName", "Version", "NodeAddress", "ip", "Component")
+)
 # vLLM's clocks count nanoseconds: nobody draws a line between two values that are nearer.
 _CLOSEST_EDGES = 1e-9
 
@@ -34,6 +39,17 @@ class _Scalar:
         if len(self.lines) == 1:
             return values[self.lines[0]]
         return max(values[at] for at in self.lines) if self.highest else _added(values, self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """Of several series whose values are times, the latest one's own number."""
+
+    lines: tuple[int, ...]
+    numbers: tuple[float, ...]
+
+    def read(self, values: Sequence[float]) -> float:
+        return max(zip((values[at] for at in self.lines), self.numbers, strict=True))[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +87,13 @@ class _Buckets:
 
 @dataclass(slots=True)
 class _Engine:
-    """By signal: where its value is among the layout's; info: what the labels say."""
+    """By signal: where its value is among the layout's; info, labels: what the labels say, as numbers and as text."""
 
     gauges: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     histograms: dict[str, int] = field(default_factory=dict)
     info: dict[str, float] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 class Layout:
@@ -87,9 +104,9 @@ class Layout:
     """
 
     def __init__(self, text: str, lines: Lines) -> None:
-        self.scalars: list[_Scalar] = []
+        self.scalars: list[_Scalar | _Latest] = []
         self.buckets: list[_Buckets] = []
-        found = {row.name: dict(self._places(row, lines)) for row in CATALOG if row.kind != "info"}
+        found = {row.name: dict(self._places(row, lines)) for row in CATALOG if row.kind not in _IN_LABELS}
         self.scalars_of: dict[int, list[int]] = defaultdict(list)
         for place, scalar in enumerate(self.scalars):
             for at in scalar.lines:
@@ -116,7 +133,8 @@ class Layout:
         """Where the signal's values are by engine; page-wide ones under _PAGE. A broken histogram is reported and
         left out."""
         if row.kind != "histogram":
-            for id_, scalar in _scalars(row, lines).items():
+            scalars = _latest(row, lines) if row.merge == "latest" else _scalars(row, lines)
+            for id_, scalar in scalars.items():
                 yield id_, len(self.scalars)
                 self.scalars.append(scalar)
             return
@@ -177,6 +195,7 @@ class Reading:
                     {name: scalars[place] for name, place in one.gauges.items()} | one.info,
                     {name: scalars[place] for name, place in one.counters.items()},
                     {name: histograms[place] for name, place in one.histograms.items()},
+                    one.labels,
                 )
                 for id_, one in layout.engines.items()
             },
@@ -243,6 +262,21 @@ def _scalars(row: Signal, lines: Lines) -> dict[EngineId, _Scalar]:
     if row.lazy and row.scope == "page" and lines.declared.intersection(SPELLINGS[row.name]):
         found.setdefault(_PAGE, _Scalar(highest=False))
     return found
+
+
+def _latest(row: Signal, lines: Lines) -> dict[EngineId, _Latest]:
+    """How many names the labels of its latest series list."""
+    for name in SPELLINGS[row.name]:
+        if found := [(at, float(len(_names(row, labels)))) for labels, at in lines.rows(name)]:
+            places, numbers = zip(*found, strict=True)
+            return {_PAGE: _Latest(places, numbers)}
+    return {}
+
+
+def _names(row: Signal, labels: Labels) -> set[str]:
+    """Those that some labels list, separated by commas."""
+    written = (labels.values.get(label, "").split(",") for label in row.where["label"])
+    return {name.strip() for name in chain.from_iterable(written)} - {""}
 
 
 _Parts = tuple[Mapping[float, list[int]], Sequence[int], Sequence[int]]
@@ -315,7 +349,8 @@ def _engine(
     by_kind: dict[str, dict[str, int]] = {"gauge": {}, "counter": {}, "histogram": {}}
     for name, place in own.items():
         by_kind[BY_NAME[name].kind][name] = place
-    return _Engine(by_kind["gauge"], by_kind["counter"], by_kind["histogram"], _info(id_, engines, lines))
+    info, labels = _info(id_, engines, lines), _labels(id_, lines)
+    return _Engine(by_kind["gauge"], by_kind["counter"], by_kind["histogram"], info, labels)
 
 
 def _info(id_: EngineId, engines: int, lines: Lines) -> dict[str, float]:
@@ -336,6 +371,21 @@ def _info(id_: EngineId, engines: int, lines: Lines) -> dict[str, float]:
                 # With Ray, each worker is a server of its own.
                 shared = row.name == "kv_blocks" and not labels.worker
                 found.setdefault(row.name, number / engines if shared else number)
+    return found
+
+
+def _labels(id_: EngineId, lines: Lines) -> dict[str, str]:
+    """What labels say of one engine as text, by label; of a row that names labels, all names that its series list."""
+    found: dict[str, str] = {}
+    for row in CATALOG:
+        if row.kind != "labels":
+            continue
+        for name in SPELLINGS[row.name]:
+            own = [labels for labels, _ in lines.rows(name) if labels.engine in (None, id_[1])]
+            if "label" in row.where and own:
+                found[row.name] = ", ".join(sorted(set().union(*(_names(row, labels) for labels in own))))
+            elif own:
+                found |= {label: text for label, text in own[-1].values.items() if label not in _IDENTITY}
     return found
 
 

@@ -102,6 +102,7 @@ def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
         "previous_verdict": report.previous_verdict,
         "causes": [_cause(cause) for cause in report.causes],
         "symptoms": _plain(report.symptoms),
+        "events": [_plain(one) | {"at": _plain(one.at + wall_offset)} for one in report.events],
         "advisories": _plain(report.advisories),
         "missing": list(dict.fromkeys((*report.missing, *(name for cause in report.causes for name in cause.missing)))),
         **_numbers(report.numbers, report.missing),

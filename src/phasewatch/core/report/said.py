@@ -6,7 +6,7 @@ from typing import Any
 
 from phasewatch.core.diagnosis.opinion import STATE_TEXTS
 from phasewatch.core.formatting import figures, number, percent, seconds
-from phasewatch.core.model import SUSPICIOUS, TROUBLE, Latency, Numbers
+from phasewatch.core.model import SUSPICIOUS, TROUBLE, Event, EventKind, Latency, Numbers
 from phasewatch.core.report.measure_table import LATENCIES, MEASURES, PHASES, Measure, value_at
 
 # block of Numbers, what it is called
@@ -16,6 +16,18 @@ SHARES: Mapping[str, str] = {
     "itl_stall": " of the streaming time in gaps",
     "requests_failing": " of the requests",
     "gave_up": " of them",
+    "kv_handovers_failing": " of the KV hand-overs",
+}
+# What happened to an engine; the document has before and after as they are.
+_EVENTS: Mapping[EventKind, str] = {
+    "start": "started",
+    "restart": "restarted",
+    "wake_up": "woke up",
+    "model": "model {before} -> {after}",
+    "version": "vLLM version: configuration keys {before} are gone, {after} are new",
+    "capacity": "KV cache {before} -> {after} tokens",
+    "adapters": "LoRA adapters {before} -> {after}",
+    "configuration": "configuration {before} -> {after}",
 }
 # What a narrow terminal and a card have room for.
 PERCENTILES: tuple[str, ...] = ("p50", "p90", "p99")
@@ -47,6 +59,15 @@ def say(measure: Measure, numbers: Numbers) -> str | None:
     return said.text.replace("{+}", f"{value:+.2f}").replace("{}", over + _value(measure, value))
 
 
+def happened(event: Event) -> str:
+    """ "KV cache 64,000 -> 32,000 tokens"."""
+    return _EVENTS[event.kind].format(before=_side(event.before), after=_side(event.after))
+
+
+def _side(value: float | str | None) -> str:
+    return "none" if value is None or value == "" else value if isinstance(value, str) else number(value)
+
+
 def _value(measure: Measure, value: float) -> str:
     match measure.unit:
         case "seconds":
@@ -64,6 +85,7 @@ def vocabulary() -> dict[str, Any]:
     """What the web page needs to say the same of a row of the document; most null: no upper limit."""
     return {
         "states": dict(STATE_TEXTS),
+        "events": dict(_EVENTS),
         "trouble": TROUBLE,
         "suspicious": SUSPICIOUS,
         "shares": list(SHARES),

@@ -1,9 +1,19 @@
-"""Requests wait for KV blocks computed elsewhere (P/D): deferred, not for want of room."""
+"""KV blocks computed elsewhere (P/D, offload) come late or not at all; who waits for them does not lack room."""
 
 from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case, WindowView
-from phasewatch.core.formatting import number, seconds
+from phasewatch.core.diagnosis.objectives import HANDOVERS
+from phasewatch.core.formatting import number, percent, seconds
+from phasewatch.core.measures.numbers import failed_handovers
 from phasewatch.core.measures.phases import mean_of
+
+# By signal: what failed, in words.
+_FAILED = {
+    "kv_failed_transfers": "transfers failed",
+    "kv_failed_notifications": "notifications failed",
+    "kv_failed_loads": "loads failed",
+    "kv_expired": "prompts' blocks were not collected within their lease",
+}
 
 
 def _slow_link(view: WindowView) -> bool:
@@ -16,28 +26,94 @@ def _link_may_be_slow(view: WindowView) -> bool:
     return view.transfer_seconds is None or _slow_link(view)
 
 
+def _waits(view: WindowView) -> bool:
+    """Whether requests wait for blocks from elsewhere in most scrapes."""
+    held = [page.get("waiting_deferred", 0.0) > 0 for page in view.pages]
+    return view.from_elsewhere and sum(held) / len(held) > view.thresholds.most_scrapes
+
+
+def _failing(view: WindowView) -> bool:
+    """Whether transfers, notifications or loads fail; expired leases are another matter."""
+    return any(view.window.increases.get(name, 0.0) > 0 for name in _FAILED if name != "kv_expired")
+
+
+def _expiring(view: WindowView) -> bool:
+    return view.window.increases.get("kv_expired", 0.0) > 0
+
+
+def _computes(view: WindowView) -> bool:
+    """Whether an engine that should get its prompts' blocks from elsewhere computes most of them itself."""
+    computed, prompts = view.numbers.tokens.computed_prompt_per_second, view.numbers.tokens.prompt_per_second
+    lost = view.from_elsewhere and failed_handovers(view.window) > 0
+    most = bool(computed and prompts) and (computed or 0.0) / (prompts or 1.0) > view.thresholds.proven_score
+    return most and (view.role == "decode" or lost)
+
+
 def _kv_transfer(case: Case) -> Finding | None:
+    if case.symptom.objective == HANDOVERS:
+        return _handovers(case)
+    return _waiting(case) or _computing(case)
+
+
+def _handovers(case: Case) -> Finding:
+    """The symptom is its own proof."""
+    view = case.view
+    failed = {name: view.window.increases[name] for name in _FAILED if view.window.increases.get(name)}
+    share = case.symptom.value.value if case.symptom.value else 0.0
+    last = view.window.steps[-1].increases
+    return Finding(
+        1.0,
+        known(**failed, failed_share=share, transfer_mean_seconds=view.transfer_seconds),
+        f"KV hand-overs between prefill and decode fail ({percent(share)}): "
+        + ", ".join(f"{number(count)} {_FAILED[name]}" for name, count in failed.items())
+        + ". Those prompts are computed again, or fail.",
+        "counters of failed and expired hand-overs that stand still.",
+        easing=not any(last.get(name) for name in failed),
+    )
+
+
+def _waiting(case: Case) -> Finding | None:
     view = case.view
     deferred, wait, transfer = view.window.gauges.get("waiting_deferred"), view.deferred_wait, view.transfer_seconds
-    if deferred is None or wait is None or not view.from_elsewhere:
-        return None
-    held = [page.get("waiting_deferred", 0.0) > 0 for page in view.pages]
     ttft = mean_of(view.window, "ttft")
-    if sum(held) / len(held) <= view.thresholds.most_scrapes or not ttft or view.queued:
+    if deferred is None or wait is None or not ttft or view.queued or not _waits(view):
         return None
+    moved, took = (view.window.increases.get(name) for name in ("kv_load_bytes", "kv_load_seconds"))
     evidence = known(
         deferred_mean=deferred.mean,
         deferred_wait_seconds=wait,
         ttft_mean_seconds=ttft,
         transfer_mean_seconds=transfer,
+        loaded_bytes_per_second=moved / took if moved and took else None,
     )
     which = "the link is the larger part." if _slow_link(view) else "the link is fast; transfer scheduling is slow."
     return Finding(
         min(1.0, wait / ttft),
         evidence,
-        f"{number(deferred.mean)} requests wait for KV blocks from other engines, about {seconds(wait)} each"
+        f"{number(deferred.mean)} requests wait for KV blocks from elsewhere, about {seconds(wait)} each"
         + ("." if transfer is None else f"; one transfer takes {seconds(transfer)}: {which}"),
         "transfers that are quick while requests wait for capacity.",
+    )
+
+
+def _computing(case: Case) -> Finding | None:
+    """Prefill takes most of TTFT on an engine that should have none."""
+    view, share = case.view, case.view.ttft_share("prefill")
+    if share is None or view.ttft_parts["prefill"] < max(view.ttft_parts.values()) or not _computes(view):
+        return None
+    tokens = view.numbers.tokens
+    part = (tokens.computed_prompt_per_second or 0.0) / (tokens.prompt_per_second or 1.0)
+    return Finding(
+        share,
+        known(
+            computed_prompt_share=part,
+            prefill_mean_seconds=view.ttft_parts["prefill"],
+            failed_handovers=failed_handovers(view.window),
+        ),
+        f"{percent(part)} of the prompt tokens are computed here, though another engine should have computed them:"
+        f" prefill accounts for {seconds(view.ttft_parts['prefill'])} of TTFT ({percent(share)}).",
+        "prompt tokens that come from the prefill side.",
+        at_most="high" if view.role == "decode" else "medium",
     )
 
 
@@ -47,17 +123,29 @@ CAUSE = CauseRow(
     phase="queue",
     look="Deferred requests in **Queue, batch and KV cache**; the interconnect.",
     rule=_kv_transfer,
-    families=TTFT,
-    needs=("ttft",),
-    feature=("waiting_deferred",),
+    families=(*TTFT, HANDOVERS),
     remedies=(
+        Advice("check the connector on both sides: roles, engine ids, and that the router passes on kv_transfer_params",
+            "without them the decode side does not know that the blocks exist, and computes the prompt", "now",
+            "decode streams no longer share steps with those prompts", fits=_computes),
+        Advice("check the network between prefill and decode (UCX_TLS, RDMA, the NIC of each side, firewalls)",
+            "hand-overs fail there", "now", "ITL does not change", fits=_failing),
+        Advice("find out why decode engines collect late (overloaded, down), and give them room",
+            "a prompt's blocks wait on the prefill side until its lease ends", "now",
+            "TTFT improves on both sides", fits=_expiring),
+        Advice("a longer lease: kv_lease_duration in kv_connector_extra_config (30 s; before 0.22"
+            " VLLM_NIXL_ABORT_REQUEST_TIMEOUT, 480 s)",
+            "a decode engine that comes later than that has to compute the prompt again", "restart",
+            "blocks that nobody collects stay longer", fits=_expiring),
         Advice("check the interconnect (RDMA, UCX transport) where one transfer takes most of the wait",
             "bytes / transfer time is the real bandwidth", "now", "ITL does not change",
-            fits=_link_may_be_slow),
+            fits=lambda view: _waits(view) and _link_may_be_slow(view)),
         Advice("balance prefill and decode replicas (P:D ratio)",
-            "the overloaded side holds the blocks of the other", "capacity", "the other phase follows the ratio"),
+            "the overloaded side holds the blocks of the other", "capacity", "the other phase follows the ratio",
+            fits=lambda view: _waits(view) or _expiring(view)),
         Advice("send less through P/D: let the decode side prefill short prompts itself, where the router can",
-            "a short prompt costs less than its transfer", "now", "decode streams share steps with those prompts"),
+            "a short prompt costs less than its transfer", "now", "decode streams share steps with those prompts",
+            fits=_waits),
     ),
 )
 # fmt: on

@@ -1,8 +1,9 @@
 // The document's engines, models and targets as elements. Every text goes in as text, never as HTML:
 // model names, targets and errors come from outside.
 
-import { clock, estimate, evidence, number, ratio, say, seconds, UNKNOWN, vocabulary, words } from "./text.js";
+import { clock, estimate, evidence, happened, number, ratio, say, seconds, UNKNOWN, vocabulary, words } from "./text.js";
 
+const EVENTS_SHOWN = 5;
 // Colour is never the only sign.
 const MARKS = { good: "✓ ", bad: "✕ ", warn: "! ", calm: "" };
 
@@ -80,6 +81,7 @@ function phases(block) {
 function facts(engine) {
   const rows = vocabulary.groups.map(({ label, numbers }) => [label, numbers.map((one) => say(one, engine))]);
   rows.push(["Engine", [engine.restarts > 0 && `${engine.restarts} restarts seen`]]);
+  rows.push(["Events", engine.events.slice(-EVENTS_SHOWN).map(happened)]);
   const shown = rows.map(([name, parts]) => [name, parts.filter(Boolean).join(", ")]).filter(([, text]) => text);
   return shown.length ? el("dl", {}, ...shown.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])) : null;
 }

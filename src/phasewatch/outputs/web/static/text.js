@@ -77,3 +77,11 @@ export function say({ path, unit, text, least, most, bound }, engine) {
   const sign = value > 0 ? "+" : "";
   return text.replace("{+}", sign + number(value)).replace("{}", over + (FORMS[unit] ?? number)(value));
 }
+
+const side = (value) => (value == null || value === "" ? "none" : typeof value === "number" ? number(value) : value);
+
+// What happened to an engine: "12:03:10 restarted".
+export function happened({ at: when, kind, before, after }) {
+  const text = vocabulary.events[kind] ?? words(kind);
+  return `${clock(when)} ${text.replace("{before}", () => side(before)).replace("{after}", () => side(after))}`;
+}
