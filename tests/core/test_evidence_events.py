@@ -1,8 +1,10 @@
 """Rule of evidence 8: life events, and what is cold after them; cases of ../shared/cases-2.md, by their names there."""
 
+from collections import Counter
+
 import pytest
 
-from case_pages import Richer, advice
+from case_pages import Richer, advice, advisory, blamed, kinds
 from vllm_pages import Scene, Server, answer
 
 
@@ -78,3 +80,144 @@ def test_a_decode_engine_that_computes_its_prompts_has_lost_its_prefill_side(rol
     report = scene.after(90, lambda: server.engine.set(running=2).serves(2, prefill=6.0, prompt=6000))
     assert answer(report) == ("prefill_long_prompts" if role is None else "kv_transfer")
     assert ("check the connector on both sides" in advice(report)) == (role is not None)
+
+
+# --- cold starts --------------------------------------------------------------------------------------------------
+
+INTERVALS = pytest.mark.parametrize("interval", [2.0, 5.0, 10.0, 15.0])
+
+
+@INTERVALS
+@pytest.mark.parametrize("lived", [True, False], ids=["after a life", "asleep at first sight"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_b34_slow_first_tokens_after_waking_up_are_a_cold_start(interval: float, lived: bool, at_once: bool) -> None:
+    server = Server()
+    scene, engine = Scene(server, interval=interval), server.engine
+    if lived:
+        scene.rounds(120, lambda: engine.set(running=1).serves(2, prefill=0.1, prompt=300))
+    engine.set(running=0, awake=0)
+    assert answer(scene.after(60)) == "asleep"
+    engine.set(awake=1)
+    scene.rounds(20)
+    slow = {"prefill": 3.9, "outside": 2.1, "prompt": 300}
+    for times in (6,) if at_once else (2, 2, 2):
+        scene.round(lambda times=times: engine.set(running=1).serves(times, **slow))  # type: ignore[misc]
+    report = scene.round(lambda: engine.set(running=0)).engines[0]
+    assert answer(report) == "cold_start"
+    assert not {one for one in blamed(report) if one.startswith(("prefill_", "queue_"))}
+    assert "since it woke up" in report.summary
+    assert "wake_up" in [one.kind for one in report.events]
+    assert "wake-up" in advisory(report, "warm_up")
+
+
+def test_b34_prompts_that_stay_slow_after_that_minute_are_no_cold_start() -> None:
+    server = Server()
+    scene, engine = Scene(server), server.engine
+    engine.set(awake=0)
+    scene.after(60)
+    engine.set(awake=1)
+    report = scene.after(150, lambda: engine.set(running=1).serves(1, prefill=3.9, prompt=6000))
+    assert answer(report) == "prefill_long_prompts"
+
+
+@INTERVALS
+@pytest.mark.parametrize("restarts", [True, False])
+def test_c30_one_slow_request_right_after_the_start_is_told_as_warm_up(interval: float, restarts: bool) -> None:
+    server = Server()
+    scene, engine = Scene(server, interval=interval, objectives=["ttft_p99=1s"]), server.engine
+    if restarts:
+        scene.rounds(60, lambda: engine.serves(4))
+        server.restart(60)
+    scene.rounds(30)
+
+    def compiles_first() -> None:
+        engine.set(running=1).serves(1, prefill=1.53)
+        engine.serves(49, prefill=0.05)
+
+    scene.round(compiles_first)
+    report = scene.after(20, lambda: engine.set(running=0))
+    assert report.verdict in (None, "healthy", "cold_start")
+    assert "warm_up" in kinds(report)
+    assert ("restart" if restarts else "start") in advisory(report, "warm_up")
+    # An hour later it is no longer in any window, nor is a slow one of then a warm-up.
+    scene.rounds(120, lambda: engine.serves(4))
+    scene.round(compiles_first)
+    assert "warm_up" not in kinds(scene.round(lambda: engine.serves(4)).engines[0])
+
+
+def test_a_queue_behind_steps_that_compile_is_a_cold_start_and_no_batch_limit() -> None:
+    """The first request was alone, and nothing has finished yet."""
+    server = Server()
+    scene, engine = Scene(server, interval=2.0), server.engine
+    scene.rounds(20)
+    scene.round(lambda: engine.set(running=1).first_tokens(7.0))
+    scene.rounds(6, lambda: engine.set(running=1))
+    scene.round(lambda: engine.set(running=4, waiting=2).first_tokens(13.0, 2))
+    report = scene.after(10, lambda: engine.set(running=4, waiting=2))
+    assert answer(report) == "cold_start"
+
+
+def test_stalls_of_the_same_minute_have_the_same_cause() -> None:
+    server = Server()
+    scene, engine = Scene(server, interval=2.0), server.engine
+    scene.rounds(20)
+
+    def compiles() -> None:
+        engine.set(running=3).first_tokens(4.0)
+        engine.tokens(4.0, 2, batch=2)
+
+    for _ in range(3):
+        scene.round(compiles)
+        scene.round(lambda: engine.tokens(0.03, 60, batch=3))
+    report = scene.after(10, lambda: engine.set(running=0))
+    assert answer(report) == "cold_start"
+    symptoms = {one.objective for one in report.symptoms}
+    assert (
+        {"ttft_p99", "itl_stall"} <= symptoms == {one.symptom for one in report.causes if one.verdict == "cold_start"}
+    )
+
+
+# --- KV cache without traffic -------------------------------------------------------------------------------------
+
+
+@INTERVALS
+@pytest.mark.parametrize(("kv", "told"), [(0.96, True), (0.2, True), (0.001, False), (0.0, False)])
+@pytest.mark.parametrize("awake", [1, 0])
+def test_c44_blocks_held_by_an_idle_engine_are_told_before_traffic_returns(
+    interval: float, kv: float, told: bool, awake: int
+) -> None:
+    server = Server()
+    scene, engine = Scene(server, interval=interval), server.engine
+    scene.rounds(60, lambda: engine.set(running=2, kv=0.3).serves(4))
+    engine.set(running=0, kv=kv, awake=awake)
+    report = scene.after(180)
+    assert (report.state, report.verdict) == ("idle" if awake else "asleep", None)
+    assert ("kv_held" in kinds(report)) == told
+    busy = scene.after(20, lambda: engine.set(running=2, kv=max(kv, 0.3), awake=1).serves(4))
+    assert "kv_held" not in kinds(busy)
+
+
+def test_a_pool_too_small_for_the_longest_allowed_request_or_for_those_present_is_told() -> None:
+    info = 'vllm:cache_config_info{engine="0",kv_cache_size_tokens="16000",kv_cache_max_concurrency="0.5"}'
+    small = Richer()
+    small.more = Counter({info: 1})
+    text = advisory(Scene(small).after(60, lambda: small.engine.set(running=1).serves(2)), "kv_small")
+    assert "the longest allowed request has 32,000" in text
+    many = Server()
+    many.engine.blocks = 500  # 8,000 tokens
+    scene = Scene(many)
+    report = scene.after(60, lambda: many.engine.set(running=8, kv=0.5).serves(2, prompt=1500, batch=8))
+    assert "holds about 5 requests of 1,510 tokens" in advisory(report, "kv_small")
+    many.engine.blocks = 5000
+    assert "kv_small" not in kinds(scene.after(90, lambda: many.engine.serves(2, prompt=1500, batch=8)))
+
+
+def test_adapters_without_a_slot_are_told_while_requests_wait_for_them() -> None:
+    server = Richer()
+    lora = 'vllm:lora_requests_info{max_lora="2",running_lora_adapters="a,b",waiting_lora_adapters="c"}'
+    server.more = Counter({lora: 1})
+    scene = Scene(server)
+    report = scene.after(60, lambda: server.engine.set(running=2, waiting=1, deferred=1).serves(4))
+    assert "1 LoRA adapters that have no slot (max_loras 2)" in advisory(report, "adapters_waiting")
+    report = scene.after(90, lambda: server.engine.set(running=2, waiting=0, deferred=0).serves(4))
+    assert "adapters_waiting" not in kinds(report)

@@ -43,6 +43,7 @@ from phasewatch.core.model import (
     EngineKey,
     EngineReport,
     Event,
+    EventKind,
     Numbers,
     Snapshot,
     State,
@@ -304,7 +305,8 @@ class Engine:
             return Opinion.of_state(state)
         now = moment(self.last.at, view.window, view.numbers)
         self.past.remember(now)
-        background = Background(self.past.view(now, view.window.steps), self.first_request_at, self.in_flight.ages)
+        past = self.past.view(now, view.window.steps)
+        background = Background(past, self.first_request_at, self.in_flight.ages, self._born == "wake_up")
         self.wait_over = expected_wait_over(view.numbers, self.limits)
         return judge_engine(
             view,
@@ -340,13 +342,18 @@ class Engine:
         return any(one is not None and count_above(one, limit.warning).possible > 0 for one in early)
 
     @property
+    def _born(self) -> EventKind | None:
+        """How it last came to be cold."""
+        return next((one.kind for one in reversed(self.events) if one.kind in COLD_AFTER), None)
+
+    @property
     def _cold(self) -> float:
         return self.settings.thresholds.cold_seconds
 
     def _warm_up(self) -> Advisory:
         assert self.first_request_at is not None
         since = self.last.at - self.first_request_at
-        born = next((one.kind for one in reversed(self.events) if one.kind in COLD_AFTER), "start")
+        born = self._born or "start"
         return Advisory(
             "warm_up",
             {"seconds_since_first_request": since, "after": born},

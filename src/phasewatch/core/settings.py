@@ -180,6 +180,9 @@ class Thresholds:
     slower_ratio: float = _ratio(1.25)  # Splitwise's tolerated slowdown of the time between tokens at p50
     symptom_ratio: float = _ratio(1.5)  # slower than own past or peers is a symptom by itself: Splitwise's at p90
     low_acceptance: float = _ratio(1.5)  # tokens a step with speculation: below it the drafts do not pay
+    # Prompt tokens computed in the time of a decode step, at least: a processor computes 10 (CPUs) to 300 (GPUs) tokens
+    # while it reads the weights once.
+    prefill_tokens_a_step: float = _times(4.0)
     cold_seconds: float = _seconds(60.0)  # after the first request since the start
     traffic_ratio: float = _ratio(1.2)  # arrivals of replicas this near are equal traffic
     forecast_seconds: float = _seconds(600.0)  # a KV cache full sooner than this is worth a word

@@ -1,9 +1,9 @@
 """What rules, remedies' conditions and advisories may look at: WindowView is of a window, Case of one symptom in it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import median
+from math import inf
 
 from phasewatch.core.diagnosis.objectives import family_of, wait_limit
 from phasewatch.core.diagnosis.progress import stepped, work_in_hand
@@ -13,6 +13,7 @@ from phasewatch.core.measures.histogram import count_above, edges, in_buckets, m
 from phasewatch.core.measures.numbers import waiting_for_capacity
 from phasewatch.core.measures.past import PastView, arriving_context, no_past
 from phasewatch.core.measures.phases import (
+    computed_prompt_tokens,
     count_of,
     frontend_seconds,
     mean_of,
@@ -23,6 +24,8 @@ from phasewatch.core.measures.phases import (
 from phasewatch.core.measures.window import scrapes
 from phasewatch.core.model import Event, Histogram, Numbers, Step, Symptom, Window
 from phasewatch.core.settings import Limits, Thresholds, stall_seconds
+
+_FEW_GAPS = 20  # their median says what is usual
 
 
 @dataclass(frozen=True)
@@ -341,12 +344,13 @@ def _prefills_throughout(step: Step) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What is known of the engine besides the window. first_request_at: since its start, where that was seen. ages: of
-    its requests in flight, as of the window's last page."""
+    """What is known of the engine besides the window. first_request_at: since it started or woke up, where that was
+    seen. ages: of its requests in flight, as of the window's last page. woke_up: whether it had slept before that."""
 
     past: PastView = field(default_factory=no_past)
     first_request_at: float | None = None
     ages: Ages = field(default_factory=Ages)
+    woke_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,32 +375,89 @@ class Case:
         return any(family_of(one.objective) in families for one in self.symptoms)
 
     @property
+    def _cold_until(self) -> float:
+        """The end of the minute after the engine's first request; -inf where that was not seen."""
+        first = self.background.first_request_at
+        return -inf if first is None else first + self.view.thresholds.cold_seconds
+
+    @property
     def slow_in_first_minute(self) -> bool:
         """Whether every first token that is above the limit, whatever its bucket hides, came within a minute of the
         engine's first request."""
-        limit, first = wait_limit(self.view.limits), self.background.first_request_at
-        if first is None or limit is None:
-            return False
-        slow = [
-            step
-            for step in self.view.window.steps
-            if "ttft" in step.histograms and count_above(step.histograms["ttft"], limit.warning).sure
-        ]
-        return bool(slow) and slow[-1].start <= first + self.view.thresholds.cold_seconds
+        slow = self._slow
+        return bool(slow) and slow[-1].start <= self._cold_until
+
+    @property
+    def _slow(self) -> Sequence[Step]:
+        """The intervals with first tokens that are above the limit; none once the first minute left the window."""
+        limit, steps = wait_limit(self.view.limits), self.view.window.steps
+        if limit is None or steps[0].start > self._cold_until:
+            return ()
+        first = ((one, one.histograms.get("ttft")) for one in steps)
+        return [one for one, ttft in first if ttft is not None and count_above(ttft, limit.warning).sure]
 
     @property
     def cold(self) -> bool:
-        """The same, and prefill was slow by no length of prompts: its mean per token is at least twice the median of
-        the intervals, so a few requests paid for kernels and caches that all others found ready."""
-        speeds = [
-            prefill.total / lengths.total
-            for step in self.view.window.steps
-            if (prefill := step.histograms.get("prefill")) is not None
-            and (lengths := step.histograms.get("computed_prompt_length")) is not None
-            and prefill.total
-            and lengths.total
-        ]
+        """The same, and prefill was slow by no length of prompts: the engine just woke up, or a computed token took
+        clearly longer than it did before or has since, or than computing can take. So a few requests paid for kernels
+        and caches that all others found ready."""
+        return self.slow_in_first_minute and (
+            self.background.woke_up or self._slower_than_before or self._faster_since or self._slower_than_computing
+        )
+
+    @property
+    def stalls_in_first_minute(self) -> bool:
+        """Whether the gaps over the symptom's limit were all in the minute after the engine's first request."""
+        limit = self.view.stall_limit if self.symptom.objective == "itl_stall" else self.limit
+        itl = ((one, one.histograms.get("itl")) for one in self.view.window.steps)
+        long = [one for one, gaps in itl if gaps is not None and count_above(gaps, limit).sure]
+        return bool(long) and long[-1].start <= self._cold_until
+
+    @property
+    def _token_seconds(self) -> float | None:
+        """Seconds of prefill a computed token at least: prompts computed together get their first tokens together."""
         speed = self.view.numbers.tokens.prefill_speed
-        if not self.slow_in_first_minute or not speed or len(speeds) < 3:
+        together = max(one.histograms["ttft"].count for one in self._slow)
+        return 1 / speed / max(1.0, together) if speed else None
+
+    @property
+    def _token_seconds_alone(self) -> float | None:
+        """The same of the first slow one that came to an empty engine, its whole TTFT being its own."""
+        for one in self._slow:
+            first, tokens = one.histograms["ttft"], computed_prompt_tokens(one)
+            if work_in_hand(one.before) == 0 and first.count == 1 and first.total and tokens:
+                return first.total / tokens
+        return None
+
+    @property
+    def _slower_than_before(self) -> bool:
+        took, before = self._token_seconds, self.past.seconds_per_prompt_token
+        return took is not None and before is not None and took > self.view.thresholds.symptom_ratio * before
+
+    @property
+    def _faster_since(self) -> bool:
+        """Whether first tokens met the limit since the last slow one, of prompts computed at least twice as fast."""
+        limit, since = wait_limit(self.view.limits), self._slow[-1].end
+        later = [one for one in self.view.window.steps if one.start >= since]
+        first = [one.histograms["ttft"] for one in later if "ttft" in one.histograms]
+        if limit is None or sum(one.count for one in first) < self.view.thresholds.min_over:
             return False
-        return 1 / speed >= 2 * median(speeds)
+        slow, fast = map(_prefill_paces, (self.view.window.steps, later))
+        return bool(slow and fast) and max(slow) >= 2 * min(fast)
+
+    @property
+    def _slower_than_computing(self) -> bool:
+        """With too few tokens yet to tell a step's time (they were stalled as well): that the first request was slow,
+        to which nobody was in the way."""
+        itl = self.view.numbers.itl_seconds
+        step = itl.p50
+        if step is None or itl.count < _FEW_GAPS:
+            return self._slow[0].histograms["ttft"].count == 1 and work_in_hand(self._slow[0].before) == 0
+        known = [one for one in (self._token_seconds, self._token_seconds_alone) if one is not None]
+        return any(one * self.view.thresholds.prefill_tokens_a_step > step.value for one in known)
+
+
+def _prefill_paces(steps: Iterable[Step]) -> list[float]:
+    """Seconds a computed prompt token by interval, of those in which prompts' requests finished."""
+    both = ((one.histograms.get("prefill"), one.histograms.get("computed_prompt_length")) for one in steps)
+    return [took.total / tokens.total for took, tokens in both if took and tokens and took.total and tokens.total]

@@ -21,7 +21,8 @@ def queue_finding(
 ) -> Finding | None:
     """what: the sentence's head, to which who waits, and how long, is added."""
     score = _score(case)
-    if score is None:
+    # Behind steps that compile everybody waits, whatever the limits.
+    if score is None or case.cold:
         return None
     return Finding(
         score,
