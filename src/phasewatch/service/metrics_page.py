@@ -1,13 +1,8 @@
 """Families -> the text of /metrics, byte for byte what prometheus_client would write, in a tenth of its time."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from prometheus_client import utils
-
-from phasewatch.core.report.families import SeriesFamily
-
-_in_go: Callable[[float], str] = utils.floatToGoString
-_PLAIN = 1e6  # from here on Go writes an exponent where Python does not
+from phasewatch.core.report.families import PLAIN, SeriesFamily, number
 
 
 def metrics_page(families: Iterable[SeriesFamily], *, openmetrics: bool) -> bytes:
@@ -16,18 +11,11 @@ def metrics_page(families: Iterable[SeriesFamily], *, openmetrics: bool) -> byte
     for family in families:
         lines += _openmetrics_head(family) if openmetrics else _text_head(family)
         name, names = family.name, family.names
-        if names:
-            lines += [
-                f"{name}{labels.text(names, values)} {value!r}"
-                if value < _PLAIN
-                else f"{name}{labels.text(names, values)} {_in_go(value)}"
-                for labels, values, value in family.samples
-            ]
-        else:
-            lines += [
-                f"{name}{labels.plain} {value!r}" if value < _PLAIN else f"{name}{labels.plain} {_in_go(value)}"
-                for labels, _, value in family.samples
-            ]
+        lines += [
+            f"{name}{labels.plain} {value!r}" if value < PLAIN else f"{name}{labels.plain} {number(value)}"
+            for labels, value in family.alone
+        ]
+        lines += [labels.lines(name, names, samples) for labels, samples in family.parts]
     lines += ["# EOF", ""] if openmetrics else [""]
     return "\n".join(lines).encode()
 

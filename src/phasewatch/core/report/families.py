@@ -1,24 +1,34 @@
 """Fleet -> metric families for /metrics, one for each row of measure_table and status_table.
 
-Built afresh from one Fleet, so nothing outlives the engine it belongs to. Absent is not zero: what is unknown, not a
-number, or frozen (an engine whose last page failed) has no series. An empty label is left out, which Prometheus reads
-as the same.
+Values are those of one Fleet; only labels, and texts that repeat, are kept between rounds. Absent is not zero: what is
+unknown, not a number, or frozen (an engine whose last page failed) has no series. An empty label is left out, which
+Prometheus reads as the same.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from math import inf
 from typing import Any, TypeVar
 
+from prometheus_client import utils
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from phasewatch.core.durations import format_duration
 from phasewatch.core.model import EngineReport, Fleet
 from phasewatch.core.report.document import encodable, engine_order, missing_everywhere, model_order
-from phasewatch.core.report.measure_table import NOW_ROWS, WINDOW_ROWS, One, SeriesRow, Windowed, with_estimator
+from phasewatch.core.report.measure_table import (
+    NOW_ROWS,
+    WINDOW_ROWS,
+    ClosedSet,
+    One,
+    Samples,
+    SeriesRow,
+    Windowed,
+    with_estimator,
+)
 from phasewatch.core.report.status_table import (
     ENGINE_ROWS,
     LIMIT_ROWS,
@@ -35,6 +45,7 @@ from phasewatch.core.settings import Objectives, Settings
 
 T = TypeVar("T")
 Labels = Mapping[str, str]
+OwnSample = tuple[tuple[str, ...], float]
 
 PREFIX = "phasewatch_"
 MODEL_PREFIX = f"{PREFIX}model_"
@@ -44,6 +55,9 @@ UNITS: tuple[str, ...] = ("seconds", "ratio")
 # States whose numbers are of now. All others show their state only: a number would stand still and look true.
 _CURRENT = frozenset({"serving", "idle", "warming_up", "asleep"})
 _LARGEST = 1e9
+
+_in_go: Callable[[float], str] = utils.floatToGoString
+PLAIN = 1e6  # from here on Go writes an exponent where Python does not
 
 ENGINE_TABLES: tuple[SeriesRow[Any], ...] = (*STATE_ROWS, *WINDOW_ROWS, *NOW_ROWS, *VERDICT_ROWS, *ENGINE_ROWS)
 MODEL_TABLES: tuple[SeriesRow[Any], ...] = (*MODEL_STATE_ROWS, *WINDOW_ROWS, *NOW_ROWS, *VERDICT_ROWS)
@@ -56,51 +70,89 @@ RESERVED_LABELS: frozenset[str] = frozenset(
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-@dataclass(slots=True)
 class LabelSet:
-    """Labels of one engine, model or target (and window), shared by all its series; they are written out once."""
+    """Labels of one engine, model or target (and window), shared by all its series; they are written out once.
 
-    labels: Labels
-    plain: str = field(init=False)  # all that there are where a series has none of its own
-    _written: dict[tuple[str, ...], Callable[[tuple[str, ...]], str]] = field(default_factory=dict)
+    plain: all that there are where a series has none of its own.
+    """
 
-    def __post_init__(self) -> None:
-        self.plain = self._writer(())(())
+    __slots__ = ("_known", "_templates", "labels", "plain")
 
-    def text(self, names: tuple[str, ...], values: tuple[str, ...]) -> str:
-        """All labels in the order of their names, as a page shows them; names, values: those of one series alone."""
-        write = self._written.get(names)
-        if write is None:
-            write = self._written[names] = self._writer(names)
-        return write(values)
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
+        self._templates: dict[tuple[str, ...], tuple[str, Sequence[int]]] = {}
+        # By family: what was written last, and how. Most series with labels of their own are states, or counts of
+        # what happens seldom: they say the same again and again.
+        self._known: dict[str, tuple[Sequence[OwnSample], str]] = {}
+        self.plain = self._template(())[0] % ()
 
-    def _writer(self, names: tuple[str, ...]) -> Callable[[tuple[str, ...]], str]:
-        shown = {name: _escaped(value).replace("%", "%%") for name, value in self.labels.items()}
-        shown |= dict.fromkeys(names, "%s")
-        template = ",".join(f'{name}="{shown[name]}"' for name in sorted(shown))
-        template = f"{{{template}}}" if shown else ""
-        if not names:
-            whole = template % ()
-            return lambda _: whole
-        order = sorted(range(len(names)), key=names.__getitem__)
-        return lambda values: template % tuple([_escaped(values[at]) for at in order])
+    def lines(self, name: str, names: tuple[str, ...], samples: Sequence[OwnSample]) -> str:
+        """The lines of these samples of one family, with all labels in the order of their names."""
+        known = self._known.get(name)
+        if known is not None and (known[0] is samples or known[0] == samples):
+            return known[1]
+        template, order = self._template(names)
+        text = "\n".join(
+            [
+                f"{name}{template % tuple([_escaped(values[at]) for at in order])} {number(value)}"
+                for values, value in samples
+            ]
+        )
+        self._known[name] = samples, text
+        return text
+
+    def _template(self, names: tuple[str, ...]) -> tuple[str, Sequence[int]]:
+        """Where to put the values of the labels `names`, and in which order."""
+        known = self._templates.get(names)
+        if known is None:
+            shown = {name: _escaped(value).replace("%", "%%") for name, value in self.labels.items()}
+            shown |= dict.fromkeys(names, "%s")
+            template = ",".join(f'{name}="{shown[name]}"' for name in sorted(shown))
+            known = f"{{{template}}}" if shown else "", sorted(range(len(names)), key=names.__getitem__)
+            self._templates[names] = known
+        return known
+
+
+def _label_set(labels: Labels) -> LabelSet:
+    return _kept_label_set(tuple(labels.items()))
+
+
+@lru_cache(16384)
+def _kept_label_set(labels: tuple[tuple[str, str], ...]) -> LabelSet:
+    """From round to round, and of an engine that is gone until others take its place."""
+    return LabelSet(dict(labels))
+
+
+def number(value: float) -> str:
+    """A number as prometheus_client writes it."""
+    return repr(value) if value < PLAIN else _in_go(value)
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesFamily:
-    """All series of one name. samples: shared labels, values of the series' own labels `names`, value."""
+    """All series of one name: each engine's, model's or target's, under the labels that they share.
+
+    alone: (labels, value) of a family without labels of its own; parts: (labels, samples) of one that has `names`, a
+    sample being (values of these labels, value).
+    """
 
     name: str
     kind: str
     unit: str
     help: str
     names: tuple[str, ...]
-    samples: Sequence[tuple[LabelSet, tuple[str, ...], float]]
+    alone: Sequence[tuple[LabelSet, float]] = ()
+    parts: Sequence[tuple[LabelSet, Sequence[OwnSample]]] = ()
 
     @property
     def base(self) -> str:
         """The name without the suffix that its kind brings."""
         return self.name.removesuffix(_SUFFIXES[self.kind])
+
+    def samples(self) -> Iterator[tuple[LabelSet, tuple[str, ...], float]]:
+        """Shared labels, values of the series' own labels, value."""
+        yield from ((labels, (), value) for labels, value in self.alone)
+        yield from ((labels, *sample) for labels, samples in self.parts for sample in samples)
 
 
 def metrics(found: Iterable[SeriesFamily]) -> Iterator[Metric]:
@@ -109,7 +161,7 @@ def metrics(found: Iterable[SeriesFamily]) -> Iterator[Metric]:
         metric = Metric(family.base, family.help, family.kind, family.unit)
         metric.samples = [
             Sample(family.name, {**shared.labels, **dict(zip(family.names, values, strict=True))}, value)
-            for shared, values, value in family.samples
+            for shared, values, value in family.samples()
         ]
         yield metric
 
@@ -127,7 +179,7 @@ def families(
     the fleet's clock into Unix time.
     """
     service = ServiceStatus(version, None if fleet is None else fleet.at + wall_offset)
-    yield from _families(PREFIX, SERVICE_ROWS, [(LabelSet({}), service)])
+    yield from _families(PREFIX, SERVICE_ROWS, [(_label_set({}), service)])
     if fleet is not None:
         yield from _targets(fleet, wall_offset)
         yield from _limits(fleet, settings.objectives)
@@ -143,7 +195,7 @@ def window_label(seconds: float) -> str:
 
 def _targets(fleet: Fleet, wall_offset: float) -> Iterator[SeriesFamily]:
     targets = [
-        (LabelSet(_labels(report.labels, target=report.target)), PolledTarget(report, fleet.at + wall_offset))
+        (_label_set(_labels(report.labels, target=report.target)), PolledTarget(report, fleet.at + wall_offset))
         for report in sorted(fleet.targets, key=lambda report: report.target)
     ]
     yield from _families(PREFIX, TARGET_ROWS, targets)
@@ -151,14 +203,14 @@ def _targets(fleet: Fleet, wall_offset: float) -> Iterator[SeriesFamily]:
 
 def _limits(fleet: Fleet, objectives: Objectives) -> Iterator[SeriesFamily]:
     names = sorted({report.key.model_name for report in fleet.engines} | {report.model_name for report in fleet.models})
-    limits = [(LabelSet(_labels({}, model_name=name)), objectives.of(name)) for name in names]
+    limits = [(_label_set(_labels({}, model_name=name)), objectives.of(name)) for name in names]
     yield from _families(PREFIX, LIMIT_ROWS, limits)
 
 
 def _engines(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[SeriesFamily]:
     brought = {report.target: report.labels for report in fleet.targets}
     engines = [
-        (LabelSet(_labels(brought.get(report.key.target, {}), **report.key._asdict(), role=report.role)), report)
+        (_label_set(_labels(brought.get(report.key.target, {}), **report.key._asdict(), role=report.role)), report)
         for report in sorted(fleet.engines, key=engine_order)
     ]
     yield from _families(PREFIX, STATE_ROWS, engines)
@@ -172,7 +224,7 @@ def _engines(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterat
 
 def _models(fleet: Fleet, objectives: Objectives, wall_offset: float) -> Iterator[SeriesFamily]:
     models = [
-        (LabelSet(_labels({}, model_name=report.model_name, role=report.role)), report)
+        (_label_set(_labels({}, model_name=report.model_name, role=report.role)), report)
         for report in sorted(fleet.models, key=model_order)
     ]
     yield from _families(MODEL_PREFIX, MODEL_STATE_ROWS, models)
@@ -199,7 +251,8 @@ def _reports(
     for labels, judged, missing in reports:
         of_report = [(seconds, Windowed(numbers, missing)) for seconds, numbers in judged.report.windows.items()]
         windows += [
-            (LabelSet({**labels.labels, "window": window_label(seconds)}), windowed) for seconds, windowed in of_report
+            (_label_set({**labels.labels, "window": window_label(seconds)}), windowed)
+            for seconds, windowed in of_report
         ]
         # A scheduler that trusts frozen gauges would never send work again.
         if not (isinstance(judged.report, EngineReport) and judged.report.gauges_stale):
@@ -221,24 +274,34 @@ def _families(
     for row in rows:
         # A gauge above this is a creation time read as a value, or a division by almost nothing.
         most = inf if row.name.endswith(("_timestamp_seconds", "_total")) else _LARGEST
+        alone: list[tuple[LabelSet, float]] = []
+        parts: list[tuple[LabelSet, Sequence[OwnSample]]] = []
         if isinstance(row.samples, One):
             read = row.samples.read
-            samples: list[tuple[LabelSet, tuple[str, ...], float]] = [
-                (labels, (), float(value))
+            alone = [
+                (labels, float(value))
                 for labels, subject in subjects
                 if (value := read(subject)) is not None and -inf < value < most
             ]
         else:
-            samples = [
-                (labels, values, float(value))
-                for labels, subject in subjects
-                for values, value in row.samples(subject)
-                if value is not None and -inf < value < most
-            ]
-        if samples:
-            kind = next(kind for kind, suffix in _SUFFIXES.items() if row.name.endswith(suffix))
-            unit = next((unit for unit in UNITS if row.name.removesuffix(_SUFFIXES[kind]).endswith(f"_{unit}")), "")
-            yield SeriesFamily(f"{prefix}{row.name}", kind, unit, row.help, row.labels, samples)
+            said = [(labels, row.samples(subject)) for labels, subject in subjects]
+            parts = [(labels, kept) for labels, samples in said if (kept := _kept(samples, most))]
+        if alone or parts:
+            kind, unit = _kind_and_unit(row.name)
+            yield SeriesFamily(f"{prefix}{row.name}", kind, unit, row.help, row.labels, alone, parts)
+
+
+def _kept(samples: Samples, most: float) -> Sequence[OwnSample]:
+    """What can be shown of them; the same object where they are an enum's."""
+    if isinstance(samples, ClosedSet):
+        return samples
+    return [(values, float(value)) for values, value in samples if value is not None and -inf < value < most]
+
+
+@cache
+def _kind_and_unit(name: str) -> tuple[str, str]:
+    kind = next(kind for kind, suffix in _SUFFIXES.items() if name.endswith(suffix))
+    return kind, next((unit for unit in UNITS if name.removesuffix(_SUFFIXES[kind]).endswith(f"_{unit}")), "")
 
 
 @lru_cache(4096)  # label values repeat; those of targets and models may come and go

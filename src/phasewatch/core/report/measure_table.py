@@ -311,12 +311,25 @@ class SeriesRow(Generic[T]):
     measure: Measure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Windowed:
-    """Numbers of one window; missing: signals the page lacks."""
+_every: Callable[[Numbers], tuple[Any, ...]] = attrgetter(*(measure.path for measure in MEASURES))
 
-    numbers: Numbers
-    missing: tuple[str, ...]
+
+def every_value(numbers: Numbers) -> tuple[Any, ...]:
+    """The values of MEASURES, in their order."""
+    try:
+        return _every(numbers)
+    except AttributeError:  # a part that is None
+        return tuple(measure.of(numbers) for measure in MEASURES)
+
+
+class Windowed:
+    """The values of one window; missing: signals the page lacks."""
+
+    __slots__ = ("missing", "values")
+
+    def __init__(self, numbers: Numbers, missing: tuple[str, ...]) -> None:
+        self.values = every_value(numbers)
+        self.missing = missing
 
 
 class One(Generic[T]):
@@ -335,15 +348,20 @@ def one(read: Callable[[T], float | None]) -> Callable[[T], Samples]:
     return One(read)
 
 
+class ClosedSet(tuple[tuple[tuple[str], float], ...]):
+    """Samples of every member of a closed set: they need no look at each before they are shown."""
+
+    __slots__ = ()
+
+
 def enum(members: Iterable[str], read: Callable[[T], str | None]) -> Callable[[T], Samples]:
-    """0 or 1 for every member of a closed set."""
-    names = tuple((name,) for name in members)
-
-    def samples(subject: T) -> Samples:
-        there = (read(subject),)
-        return [(name, 1.0 if name == there else 0.0) for name in names]
-
-    return samples
+    """0 or 1 for every member of a closed set: always the same object for the same one."""
+    names = tuple(members)
+    nothing = ClosedSet(((name,), 0.0) for name in names)
+    each: dict[str | None, ClosedSet] = {
+        there: ClosedSet(((name,), float(name == there)) for name in names) for there in names
+    }
+    return lambda subject: each.get(read(subject), nothing)
 
 
 def observed(count: int, signal: str, missing: Iterable[str]) -> int | None:
@@ -354,13 +372,14 @@ def observed(count: int, signal: str, missing: Iterable[str]) -> int | None:
 Read = Callable[[Windowed], float | None]
 
 
-def _read(measure: Measure) -> Read:
-    of, signal = measure.of, measure.signals[0]
+def _read(place: int) -> Read:
+    measure = MEASURES[place]
+    signal = measure.signals[0]
     if measure.unit != "count":
-        return lambda windowed: of(windowed.numbers)
+        return lambda windowed: windowed.values[place]
 
     def count(windowed: Windowed) -> float | None:
-        value = of(windowed.numbers)
+        value = windowed.values[place]
         return None if value is None else observed(int(value), signal, windowed.missing)
 
     return count
@@ -370,20 +389,20 @@ _WHEN = {"windows": "Over the window in label window", "once": "At the last scra
 
 
 def _gauges(exported: Literal["windows", "once"]) -> Iterable[SeriesRow[Windowed]]:
-    by_name: dict[str, list[Measure]] = {}
-    for measure in MEASURES:
+    by_name: dict[str, list[int]] = {}
+    for place, measure in enumerate(MEASURES):
         if measure.exported == exported:
-            by_name.setdefault(measure.name, []).append(measure)
-    for name, measures in by_name.items():
-        first = measures[0]
+            by_name.setdefault(measure.name, []).append(place)
+    for name, places in by_name.items():
+        first = MEASURES[places[0]]
         text = f"{first.help}. {_WHEN[exported]}, from {', '.join(first.vllm)}."
-        reads = [(tuple(measure.labels.values()), _read(measure)) for measure in measures]
+        reads = [(tuple(MEASURES[place].labels.values()), _read(place)) for place in places]
 
         def samples(windowed: Windowed, reads: Sequence[tuple[tuple[str, ...], Read]] = tuple(reads)) -> Samples:
             return [(labels, read(windowed)) for labels, read in reads]
 
         alone = not first.labels
-        yield SeriesRow(name, text, One(_read(first)) if alone else samples, tuple(first.labels), first.unit, first)
+        yield SeriesRow(name, text, One(_read(places[0])) if alone else samples, tuple(first.labels), first.unit, first)
 
 
 # Exported for each window, with its label.
