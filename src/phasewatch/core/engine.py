@@ -113,7 +113,7 @@ class Engine:
         replaced: str | None = None,
     ) -> "Engine":
         """replaced: the model that this target served before."""
-        past, in_flight = Past(settings.thresholds), InFlight.beginning(snapshot)
+        past, in_flight = Past(settings.thresholds, settings.windows[0]), InFlight.beginning(snapshot)
         made = cls(key, settings, snapshot, begin(snapshot), snapshot.at, past, in_flight, role, replaced=replaced)
         made._live(first_events(snapshot, replaced, key.model_name))
         return made
@@ -304,7 +304,7 @@ class Engine:
         if state != "serving" or view is None:
             return Opinion.of_state(state)
         now = moment(self.last.at, view.window, view.numbers)
-        self.past.remember(now)
+        self.past.remember(now, view.window)
         past = self.past.view(now, view.window.steps)
         background = Background(past, self.first_request_at, self.in_flight.ages, self._born == "wake_up")
         self.wait_over = expected_wait_over(view.numbers, self.limits)

@@ -5,26 +5,29 @@ It survives restarts of the engine: that is when flags change, and the compariso
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations, islice, takewhile
-from math import ceil, exp, floor, log
-from operator import attrgetter, itemgetter
+from math import ceil, exp, floor, inf, log
+from operator import itemgetter
 from statistics import mean, median
 
-from phasewatch.core.measures.gaps import unfinished_prompts
-from phasewatch.core.measures.phases import computed_prompt_tokens, pace_without_prefill, shared
+from phasewatch.core.measures.best import Best, Kept, Load, Pace, median_pace, usual
+from phasewatch.core.measures.gaps import streams, unfinished_prompts
+from phasewatch.core.measures.histogram import edges, in_buckets
+from phasewatch.core.measures.histogram import mean as mean_of
+from phasewatch.core.measures.phases import above_covering_edge, computed_prompt_tokens, pace_without_prefill, shared
 from phasewatch.core.measures.window import scrapes
-from phasewatch.core.model import Numbers, Step, Window
+from phasewatch.core.model import Histogram, Numbers, Step, Window
 from phasewatch.core.settings import Thresholds
 
 _REMEMBERED_WINDOWS = 2000  # hours at one a round
-_REMEMBERED_PACES = 200  # of each load
+_RECENT_PACES = 2000  # one a second in the longest window that verdicts use
+_REMEMBERED_ADMISSIONS = 200
 _ENOUGH = 2  # one alone may be a transition
 _ENOUGH_STEPS = 3
 _APART_SECONDS = 10.0
-_MINUTE = 60.0
 _COVERED = 20.0  # seconds of a minute: less is an episode of a few requests
 _HIGH = 0.9
 _TWICE = 3  # bands: 1.25 to the third is about two
@@ -34,25 +37,11 @@ _ENOUGH_GAPS = 5  # for an interval's mean to be a pace
 _LOW = 0.1
 _MIXED_RHO = 0.5  # with prefill taking more of the time, what is left for a pace is mostly error
 
-Load = tuple[int, int | None, bool]  # bands of batch and context; whether a gap is of a step with drafts
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds per token at a load. batch: requests a step serves; context: tokens each of them carries; covers: the
-    seconds of time that it is the mean of."""
-
-    at: float
-    batch: float
-    context: float | None
-    seconds: float
-    covers: float
-    speculating: bool = False  # then a gap is of a step that may yield several tokens
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One window of one engine. pace: ITL without prefill's share, None where that is unknown."""
+    """One window of one engine. pace: ITL without prefill's share, None where that is unknown. prefill: of a
+    computed prompt token."""
 
     at: float
     batch: float
@@ -63,53 +52,24 @@ class Moment:
     tpot: float | None
     speculating: bool
     seconds_per_prompt_token: float | None
-
-
-class _Kept:
-    """The last paces of a kind, by the minute in which they ended."""
-
-    __slots__ = ("minutes", "paces")
-
-    def __init__(self) -> None:
-        self.paces: deque[Pace] = deque()
-        self.minutes: dict[int, list[Pace]] = {}
-
-    def add(self, pace: Pace) -> None:
-        if len(self.paces) == _REMEMBERED_PACES:
-            minute = _minute_of(self.paces.popleft().at)
-            del self.minutes[minute][0]
-            if not self.minutes[minute]:
-                del self.minutes[minute]
-        self.paces.append(pace)
-        self.minutes.setdefault(_minute_of(pace.at), []).append(pace)
-
-    def until(self, before: float) -> Iterator[tuple[int, Sequence[Pace]]]:
-        """Each minute with those of its paces that ended by then."""
-        for minute, paces in self.minutes.items():
-            if paces[-1].at <= before:
-                yield minute, paces
-            elif paces[0].at <= before:
-                yield minute, [pace for pace in paces if pace.at <= before]
+    prefill: Pace | None = None
 
 
 class Past:
     """A bounded memory. Windows that overlap the one being judged are not its past."""
 
-    def __init__(self, thresholds: Thresholds) -> None:
-        self._width = log(thresholds.alike_ratio)
-        self._clear = thresholds.symptom_ratio
+    def __init__(self, thresholds: Thresholds, seconds: float = 60.0) -> None:
+        """seconds: of the windows that are judged."""
+        self._clear, self._seconds = thresholds.symptom_ratio, seconds
         self._windows: deque[Moment] = deque(maxlen=_REMEMBERED_WINDOWS)
         # Of those at running <= 1 that know it, with the time: seconds per prompt token.
         self._alone: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_WINDOWS)
         self._looked_up: dict[tuple[float, float], float | None] = {}
         self._step_seconds: dict[bool | None, float | None] = {}
-        self._paces: dict[Load, _Kept] = {}
-        self._unloaded = _Kept()
-        # Of the loads that a load is compared with; and of some loads' paces, how many each minute has, when the last
-        # of them ended, and their median.
-        self._alike: dict[tuple[Load, bool], tuple[Load, ...]] = {}
-        self._medians: dict[Hashable, dict[int, tuple[int, float, float]]] = {}
-        self._admitted: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_PACES)  # first tokens, prompt tokens
+        self._decode = _Kind(thresholds.alike_ratio, seconds)
+        self._prefill = _Kind(thresholds.alike_ratio, seconds)
+        self._unloaded = Kept(self._decode.best.recent_minutes)
+        self._admitted: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_ADMISSIONS)  # first tokens, prompt tokens
         self._now: Moment | None = None
         self._fresh = 0
 
@@ -121,11 +81,14 @@ class Past:
         pace = self._pace_of(step)
         if pace is not None:
             self._fresh += 1
-            self._add(pace)
+            self._decode.add(pace)
             if pace.batch <= 2 and max(step.before.get("running", 0.0), step.after.get("running", 0.0)) <= 2:
                 self._add_unloaded(pace)
+        prefill = _prefill_of(step)
+        if prefill is not None:
+            self._prefill.add(prefill)
 
-    def remember(self, moment: Moment) -> None:
+    def remember(self, moment: Moment, window: Window | None = None) -> None:
         """A window, however often one is evaluated: windows that are nearly the same are one. Its pace is remembered
         only where its own intervals gave none: busy engines that are seldom asked have no interval of decode."""
         self._now = moment
@@ -137,9 +100,9 @@ class Past:
         while self._alone and self._alone[0][0] < self._windows[0].at:
             self._alone.popleft()
         fresh, self._fresh = self._fresh, 0
-        if moment.pace is not None and fresh < _ENOUGH:
-            pace = _of_window(moment, moment.pace)
-            self._add(pace)
+        if window is not None and moment.pace is not None and fresh < _ENOUGH:
+            pace = _of_window(moment, moment.pace, _borne_out(window, moment.pace))
+            self._decode.add(pace)
             if moment.running_max <= 2:
                 self._add_unloaded(pace)
 
@@ -150,7 +113,7 @@ class Past:
             return None
         of = self._alone[0][0], self._alone[count - 1][0]
         if of not in self._looked_up:
-            if len(self._looked_up) > _REMEMBERED_PACES:
+            if len(self._looked_up) > _REMEMBERED_ADMISSIONS:
                 self._looked_up.clear()
             self._looked_up[of] = _low([value for _, value in islice(self._alone, count)])
         return self._looked_up[of]
@@ -162,7 +125,8 @@ class Past:
             if speculating is not None:
                 alike = {at: [one for one in paces if one.speculating == speculating] for at, paces in minutes.items()}
                 minutes = {at: paces for at, paces in alike.items() if paces}
-            self._step_seconds[speculating] = _usual(self._best_minute(speculating, minutes))
+            best = self._decode.best.best_minute(("unloaded", speculating), minutes)
+            self._step_seconds[speculating] = usual(best)
         return self._step_seconds[speculating]
 
     def view(self, now: Moment, steps: Sequence[Step]) -> "PastView":
@@ -171,42 +135,64 @@ class Past:
 
     def compared(self, now: Moment, before: float, *, shorter: bool) -> tuple[float | None, float, float | None]:
         """`_reference` of the paces since `before`; of the window's own where those are few."""
-        paces = [
-            pace
-            for kept in self._paces.values()
-            for pace in reversed([*takewhile(lambda pace: pace.at > before, reversed(kept.paces))])
-        ]
+        paces = self._decode.since(before)
         if len(paces) < _ENOUGH_STEPS:
-            paces = [] if now.pace is None else [_of_window(now, now.pace)]
-        return self._reference(paces, before, shorter=shorter)
+            paces = [] if now.pace is None else [_of_window(now, now.pace, now.pace)]
+        return self._reference(self._decode.best, paces, before, shorter=shorter)
+
+    def compared_prefill(self, now: Moment, before: float) -> tuple[float | None, float]:
+        """(how many times longer a computed prompt token takes than before at like prompt lengths and batches, how
+        many times longer intervals could take then)."""
+        paces = self._prefill.since(before)
+        if len(paces) < _ENOUGH_STEPS:
+            paces = [] if now.prefill is None else [now.prefill]
+        times, spread, _ = self._reference(self._prefill.best, paces, before, shorter=False, lines=False)
+        return times, spread
+
+    def gradual(self, now: Moment, usual: float) -> float | None:
+        """Seconds over which the pace at loads like the present one has left `usual`, band by band; None where it did
+        so at once: a sudden change needs one window to show in full."""
+        best = self._decode.best
+        load = best.band(now.batch), best.band(now.context or 0.0)
+        reached: dict[int, float] = {}
+        for one in self._windows:
+            alike = one.speculating == now.speculating and abs(best.band(one.batch) - load[0]) <= 1
+            if one.pace and alike and abs(best.band(one.context or 0.0) - load[1]) <= 1:
+                for band in range(1, floor(log(max(one.pace / usual, 1.0)) / best.width) + 1):
+                    reached.setdefault(band, one.at)
+        highest = floor(log(max((now.pace or 0.0) / usual, 1.0)) / best.width)
+        if highest < _TWICE:
+            return None
+        took = reached.get(highest - 1, now.at) - reached.get(1, now.at)
+        return took if took >= 2 * self._seconds else None
 
     def tpot_without_speculation(self, batch: float, before: float) -> float | None:
-        band = self._band(batch)
+        band = self._decode.best.band(batch)
         plain = (one for one in self._windows if one.tpot and one.at <= before and not one.speculating)
-        return _low([one.tpot for one in plain if one.tpot and abs(self._band(one.batch) - band) <= 1])
+        return _low([one.tpot for one in plain if one.tpot and abs(self._decode.best.band(one.batch) - band) <= 1])
 
     def _reference(
-        self, paces: Sequence[Pace], before: float, *, shorter: bool
+        self, best: Best, paces: Sequence[Pace], before: float, *, shorter: bool, lines: bool = True
     ) -> tuple[float | None, float, float | None]:
         """(how many times slower than before at the same loads, how many times slower intervals could be then, where
-        contexts are shorter the median of them)."""
+        contexts are shorter the median of them). lines: whether a load that was never met may be told from others."""
         by_load: dict[Load, list[float]] = {}
         for pace in paces:
-            by_load.setdefault(self._load(pace), []).append(pace.seconds)
+            by_load.setdefault(best.load(pace), []).append(pace.seconds)
         ratios: list[float] = []
         spreads: list[float] = []
         contexts: list[float] = []
         for load, seconds in by_load.items():
-            alike = self._compared_with(load, shorter=shorter)
-            minutes = self._minutes(alike, before)
-            minute = self._best_minute(alike, minutes)
-            known = [_usual(minute), None if shorter else self._extrapolated(load, before)]
-            usual = min((one for one in known if one is not None), default=None)
-            if usual:
-                ratios.extend(one / usual for one in seconds)
+            alike = best.alike(load, shorter_by=_TWICE if shorter else 0)
+            minutes = best.minutes(None if shorter else load, alike, before)
+            minute = best.best_minute((load, shorter), minutes)
+            known = [usual(minute), None if shorter or not lines else _extrapolated(best, load, before)]
+            then = min((one for one in known if one is not None), default=None)
+            if then:
+                ratios.extend(one / then for one in seconds)
                 spreads.append(self._spread(minute))
-                then = chain.from_iterable(minutes.values()) if shorter else ()
-                contexts.extend(pace.context for pace in then if pace.context is not None)
+                known_then = chain.from_iterable(minutes.values()) if shorter else ()
+                contexts.extend(pace.tokens for pace in known_then if pace.tokens is not None)
         if not ratios:
             return None, 1.0, None
         return mean(ratios), max(spreads), median(contexts) if contexts else None
@@ -215,87 +201,11 @@ class Past:
         """How far above their median intervals of that minute reached; a short episode proves only what is clear."""
         if sum(pace.covers for pace in minute) < _COVERED:
             return self._clear
-        return minute[ceil(_HIGH * (len(minute) - 1))].seconds / _median(minute)
-
-    def _extrapolated(self, load: Load, before: float) -> float | None:
-        """What a larger batch than was usual should take: a step's time grows in a straight line with the batch.
-
-        The least of the lines through two known batches at this context, one about twice the other, reaching up to
-        four times the larger: a load that was only met in trouble does not hide that it was trouble.
-        """
-        known: dict[int, float] = {}
-        for band in {other[0] for other in self._paces if other[0] < load[0] - 1}:
-            alike = self._compared_with((band, *load[1:]), shorter=False)
-            alike = tuple(other for other in alike if other[0] == band)
-            usual = _usual(self._best_minute(alike, self._minutes(alike, before)))
-            if usual is not None:
-                known[band] = usual
-        wanted = exp(load[0] * self._width)
-        lines: list[float] = []
-        for low, high in combinations(sorted(known), 2):
-            small, large = exp(low * self._width), exp(high * self._width)
-            if high - low >= _TWICE and wanted <= _EXTRAPOLATED * large:
-                slope = max(0.0, known[high] - known[low]) / (large - small)
-                lines.append(known[high] + slope * (wanted - large))
-        return min(lines, default=None)
-
-    def _compared_with(self, load: Load, *, shorter: bool) -> tuple[Load, ...]:
-        key = load, shorter
-        if key not in self._alike:
-            self._alike[key] = tuple(other for other in self._paces if self._comparable(load, other, shorter=shorter))
-        return self._alike[key]
-
-    def _minutes(self, loads: Sequence[Load], before: float) -> Mapping[int, Sequence[Pace]]:
-        """The paces of these loads that ended by then, by the minute."""
-        minutes: dict[int, list[Pace]] = {}
-        for load in loads:
-            for minute, paces in self._paces[load].until(before):
-                minutes.setdefault(minute, []).extend(paces)
-        return minutes
-
-    def _best_minute(self, of: Hashable, minutes: Mapping[int, Sequence[Pace]]) -> list[Pace]:
-        """The paces of one of the best minutes, ascending; empty without two in any minute. Minutes, by their medians,
-        since prompts are booked whole in the interval in which they end: single intervals err either way.
-
-        of: whose they are. Most minutes are as they were when it was last asked.
-        """
-        known, now = self._medians.get(of, {}), dict[int, tuple[int, float, float]]()
-        for minute, paces in minutes.items():
-            if len(paces) < _ENOUGH:
-                continue
-            size, end = len(paces), paces[-1].at
-            was = known.get(minute)
-            now[minute] = was if was is not None and was[:2] == (size, end) else (size, end, _median(paces))
-        self._medians[of] = now
-        ordered = sorted(now, key=lambda minute: now[minute][2])
-        if not ordered:
-            return []
-        return sorted(minutes[ordered[int(_LOW * (len(ordered) - 1))]], key=attrgetter("seconds"))
-
-    @staticmethod
-    def _comparable(load: Load, other: Load, *, shorter: bool) -> bool:
-        """Neighbouring bands are the same load; three bands below is about half."""
-        if abs(load[0] - other[0]) > 1 or load[1] is None or other[1] is None or load[2] != other[2]:
-            return False
-        return other[1] <= load[1] - _TWICE if shorter else abs(load[1] - other[1]) <= 1
-
-    def _add(self, pace: Pace) -> None:
-        load = self._load(pace)
-        if load not in self._paces:
-            self._paces[load] = _Kept()
-            self._alike.clear()
-            self._medians.clear()
-        self._paces[load].add(pace)
+        return minute[ceil(_HIGH * (len(minute) - 1))].remembered / median_pace(minute)
 
     def _add_unloaded(self, pace: Pace) -> None:
         self._unloaded.add(pace)
         self._step_seconds.clear()
-
-    def _load(self, pace: Pace) -> Load:
-        return self._band(pace.batch), None if pace.context is None else self._band(pace.context), pace.speculating
-
-    def _band(self, value: float) -> int:
-        return floor(log(max(value, 1.0)) / self._width)
 
     def _pace_of(self, step: Step) -> Pace | None:
         """The pace of an interval: its ITL less the time that its own prompts took; None where they took most of it,
@@ -311,16 +221,23 @@ class Past:
         if prompts is None or (prompts > 0 and per_token is None):
             return None
         iterations = step.histograms.get("iteration_tokens")
-        running = (step.before.get("running", 0.0) + step.after.get("running", 0.0)) / 2
+        ran = step.before.get("running", 0.0), step.after.get("running", 0.0)
         share = prompts * (per_token or 0.0) / step.seconds if shared(step) else 0.0
         if share > _MIXED_RHO:
             return None
         # Several API servers count iterations more than once; a page without a start time may be theirs.
         exact = iterations is not None and iterations.count > 0 and "start_time" in step.after
-        batch = itl.count / iterations.count if exact and iterations else running
-        pace = itl.total / itl.count * (1 - share)
-        speculating = step.increases.get("spec_drafts", 0.0) > 0
-        return Pace(step.end, batch, self._context(running), pace, step.seconds, speculating)
+        batch = itl.count / iterations.count if exact and iterations else sum(ran) / 2
+        carried = above_covering_edge(iterations, max(*ran, batch)) if exact and iterations and share else None
+        return Pace(
+            at=step.end,
+            batch=batch,
+            tokens=self._context(sum(ran) / 2),
+            seconds=itl.total / itl.count * (1 - share),
+            remembered=_without_slowest(itl, _held_up(step, carried, batch) if share else 0.0),
+            covers=step.seconds,
+            speculating=step.increases.get("spec_drafts", 0.0) > 0,
+        )
 
     def _context(self, running: float) -> float | None:
         """Tokens each running request carries: those that run are the last ones admitted."""
@@ -330,6 +247,25 @@ class Past:
             if count >= running:
                 break
         return tokens / count + (self._now.output or 0.0) / 2 if count and self._now else None
+
+
+class _Kind:
+    """Paces of one kind: the best ever, and those that may be of the window that is judged."""
+
+    def __init__(self, ratio: float, seconds: float) -> None:
+        self.best = Best(ratio, seconds)
+        self._recent: deque[Pace] = deque(maxlen=_RECENT_PACES)
+        self._seconds = seconds
+
+    def add(self, pace: Pace) -> None:
+        self.best.add(pace)
+        self._recent.append(pace)
+        while self._recent[0].at < pace.at - 2 * self._seconds:
+            self._recent.popleft()
+
+    def since(self, before: float) -> list[Pace]:
+        """In time order."""
+        return [*takewhile(lambda pace: pace.at > before, reversed(self._recent))][::-1]
 
 
 class PastView:
@@ -362,6 +298,11 @@ class PastView:
         return self._same[1]
 
     @cached_property
+    def gradual_seconds(self) -> float | None:
+        """Over how long the pace has become slower than `same_pace`; None where it did so at once."""
+        return None if self.same_pace is None else self._past.gradual(self._now, self.same_pace)
+
+    @cached_property
     def _shorter(self) -> tuple[float | None, float, float | None]:
         return self._past.compared(self._now, self._before, shorter=True)
 
@@ -373,6 +314,26 @@ class PastView:
     @property
     def shorter_context(self) -> float | None:
         return self._shorter[2]
+
+    @cached_property
+    def _prefill(self) -> tuple[float | None, float]:
+        return self._past.compared_prefill(self._now, self._before)
+
+    @property
+    def prefill_pace(self) -> float | None:
+        """Of the present: seconds a computed prompt token."""
+        return None if self._now.prefill is None else self._now.prefill.seconds
+
+    @property
+    def same_prefill_pace(self) -> float | None:
+        """What `prefill_pace` would be, had prompts of such lengths, at such batches, taken what they took before."""
+        times, pace = self._prefill[0], self.prefill_pace
+        return None if times is None or pace is None else pace / times
+
+    @property
+    def prefill_spread(self) -> float:
+        """How far above `same_prefill_pace` intervals reached then, as a ratio."""
+        return self._prefill[1]
 
     @cached_property
     def tpot_without_speculation(self) -> float | None:
@@ -393,22 +354,89 @@ def no_past() -> PastView:
     return PastView(Past(Thresholds()), Moment(0.0, 0.0, 0.0, None, None, None, None, False, None), 0.0)
 
 
-def _of_window(moment: Moment, pace: float) -> Pace:
-    return Pace(moment.at, moment.batch, moment.context, pace, _APART_SECONDS, moment.speculating)
+def _extrapolated(best: Best, load: Load, before: float) -> float | None:
+    """What a larger batch than was usual should take: a step's time grows in a straight line with the batch.
+
+    The least of the lines through two known batches at this context, one about twice the other, reaching up to
+    four times the larger: a load that was only met in trouble does not hide that it was trouble.
+    """
+    known: dict[int, float] = {}
+    for band in {other[0] for other in best.loads if other[0] < load[0] - 1}:
+        alike = tuple(other for other in best.alike((band, *load[1:])) if other[0] == band)
+        then = usual(best.best_minute(("line", load, band), best.minutes(None, alike, before)))
+        if then is not None:
+            known[band] = then
+    wanted = exp(load[0] * best.width)
+    lines: list[float] = []
+    for low, high in combinations(sorted(known), 2):
+        small, large = exp(low * best.width), exp(high * best.width)
+        if high - low >= _TWICE and wanted <= _EXTRAPOLATED * large:
+            slope = max(0.0, known[high] - known[low]) / (large - small)
+            lines.append(known[high] + slope * (wanted - large))
+    return min(lines, default=None)
 
 
-def _minute_of(at: float) -> int:
-    return int(at // _MINUTE)
+def _held_up(step: Step, carried: float | None, batch: float) -> float:
+    """Gaps that prompts can have made longer: one of each stream that shared a step with one. carried: steps that
+    carried a prompt; unknown: one a prompt."""
+    first = step.histograms.get("ttft")
+    prompts = first.count if carried is None and first is not None else carried
+    return (prompts or 0.0) * batch
 
 
-def _median(paces: Iterable[Pace]) -> float:
-    ordered = sorted([pace.seconds for pace in paces])
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+def _without_slowest(itl: Histogram, slowest: float) -> float:
+    """Mean of all gaps but so many of the slowest: what a gap takes that no prompt made longer, inside the edges of
+    their buckets. Only gaps in buckets above the median's are visibly longer than others; each is taken at the middle
+    of its bucket (of the open one, at its edge)."""
+    total, count = itl.total or 0.0, itl.count
+    buckets = in_buckets(itl)
+    held, left, above = 0.0, slowest, 0.0
+    for at in range(len(buckets) - 1, -1, -1):
+        if left <= 0 or above + buckets[at] > count / 2:
+            break
+        low, high = edges(itl, at)
+        taken = min(buckets[at], left)
+        held += taken * (low if high == inf else (low + high) / 2)
+        left, above = left - taken, above + buckets[at]
+    fastest = next(edges(itl, at)[0] for at, many in enumerate(buckets) if many)
+    return max(fastest, min(total / count, (total - held) / (count - (slowest - left))))
 
 
-def _usual(minute: Sequence[Pace]) -> float | None:
-    return _median(minute) if minute else None
+def _of_window(moment: Moment, pace: float, remembered: float) -> Pace:
+    return Pace(moment.at, moment.batch, moment.context, pace, remembered, _APART_SECONDS, moment.speculating)
+
+
+def _prefill_of(part: Step | Window) -> Pace | None:
+    """Seconds a computed prompt token of the requests that finished in it, by their mean prompt length."""
+    prefill, tokens = part.histograms.get("prefill"), _computed_by_finished(part)
+    took = None if prefill is None else mean_of(prefill)
+    if prefill is None or took is None or took <= 0 or not tokens or tokens <= 0:
+        return None
+    if isinstance(part, Window):
+        running, start, end = (
+            part.gauges["running"].mean if "running" in part.gauges else 0.0,
+            part.steps[0].start,
+            part.steps[-1].end,
+        )
+    else:
+        running, start, end = _ran(part) / 2, part.start, part.end
+    seconds = took * prefill.count / tokens
+    return Pace(end, running, tokens / prefill.count, seconds, seconds, end - start)
+
+
+def _ran(step: Step) -> float:
+    """At both ends together."""
+    return step.before.get("running", 0.0) + step.after.get("running", 0.0)
+
+
+def _computed_by_finished(part: Step | Window) -> float | None:
+    """Prompt tokens that the finished requests had computed; before 0.14, which does not tell, their prompts' tokens
+    where the prefix cache had none of them."""
+    computed = part.histograms.get("computed_prompt_length")
+    if computed is not None:
+        return computed.total
+    prompts = part.histograms.get("prompt_length")
+    return None if prompts is None or part.increases.get("prefix_hits", 0.0) > 0 else prompts.total
 
 
 def _low(values: Sequence[float]) -> float | None:
@@ -432,7 +460,20 @@ def moment(at: float, window: Window, numbers: Numbers) -> Moment:
         tpot=numbers.tpot_seconds.mean,
         speculating=window.increases.get("spec_drafts", 0.0) > 0,
         seconds_per_prompt_token=None if not numbers.tokens.prefill_speed else 1 / numbers.tokens.prefill_speed,
+        prefill=_prefill_of(window),
     )
+
+
+def _borne_out(window: Window, pace: float) -> float:
+    itl = window.histograms.get("itl")
+    if itl is None or not itl.total or itl.count <= 0:
+        return pace
+    return _without_slowest(itl, sum([_held_up(one, None, _streams(one)) for one in window.steps if shared(one)]))
+
+
+def _streams(step: Step) -> float:
+    known = streams(step)
+    return max(step.before.get("running", 0.0), step.after.get("running", 0.0)) if known == inf else known
 
 
 def arriving_context(window: Window, numbers: Numbers) -> float | None:

@@ -13,17 +13,25 @@ def _decode_slow(case: Case) -> Finding | None:
         return None
     if pace <= max(case.view.thresholds.slower_ratio, case.past.same_spread) * same or not explains(case, same):
         return None
+    grew = case.past.gradual_seconds
+    why = (
+        "the host or the GPU has become slower."
+        if grew is None
+        else f"it has grown slower and slower over {seconds(grew)}, so the engine degrades with its uptime. Restart it"
+        " and report its version."
+    )
     return Finding(
         rest(case),
         known(
             pace_without_prefill_seconds=pace,
             own_past_pace_seconds=same,
             times_slower=pace / same,
+            slowing_for_seconds=grew,
             running_mean=case.view.window.gauges["running"].mean,
             context_mean_tokens=case.view.context,
         ),
         f"A token takes {seconds(pace)}, {number(pace / same)} times as long as on this engine before"
-        f" ({seconds(same)}) at the same batch and context: the host or the GPU has become slower.",
+        f" ({seconds(same)}) at the same batch and context: {why}",
         "the earlier pace at this batch and context.",
     )
 
@@ -42,6 +50,8 @@ CAUSE = CauseRow(
         WITHOUT_GRAMMAR,
         Advice("take it out of rotation while you look, then restart it", "users are served while you look",
             "restart", "its load moves to the others"),
+        Advice("report its version, if it slows down again after every restart", "what a process gathers while it runs"
+            " (a leak, a growing cache) is a fault of that version", "now", "none"),
     ),
 )
 # fmt: on
