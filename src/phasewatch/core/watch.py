@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from phasewatch.core.diagnosis.peers import among, peer
@@ -27,8 +28,8 @@ from phasewatch.core.settings import Settings
 T = TypeVar("T")
 EngineId = tuple[str, str]  # model_name, engine
 _LONGEST_ERROR = 200
-# Percentiles of a few engines cost little more than one's; of more, the work would come in bursts.
-_MOST_PENDING = 16
+# Percentiles of so many engines cost a third each of what one's alone do; of more, the work would come in bursts.
+_MOST_PENDING = 64
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Watcher:
         self._models: dict[ModelKey, Peers] = {}
         self._targets: dict[str, _Target] = {}
         self._pending: list[EngineKey] = []  # engines whose last page is not judged yet
+        self._rounds: list[ModelKey] = []  # models whose round is over, to be compared when these are judged
 
     def page(self, target: str, page: Page) -> None:
         """One good page."""
@@ -116,7 +118,10 @@ class Watcher:
         said = {name: [self._settled(one) for one in reports] for name, reports in said.items()}
         engines = self._among_peers([one for reports in said.values() for one in reports])
         targets = tuple(self._target(name, self._targets[name], reports, at) for name, reports in said.items())
-        models = tuple(self._model(key, members) for key, members in by_model(engines).items())
+        groups = by_model(engines)
+        merged = {key: self._merged(key, members) for key, members in groups.items()}
+        fit_together(latency for one, _ in merged.values() if one is not None for latency in _latencies(one))
+        models = tuple(self._model(key, members, *merged[key]) for key, members in groups.items())
         return Fleet(at, self._settings.windows[0], engines, models, targets)
 
     # --- engines -------------------------------------------------------------------------------------------------
@@ -148,7 +153,7 @@ class Watcher:
         return anew and taken is not None
 
     def _judge(self) -> None:
-        """All that is pending, each as of its own page."""
+        """All that is pending, each as of its own page; then the rounds that are over."""
         pending, self._pending = self._pending, []
         engines = {key: self._targets[key.target].engines[key[1:]] for key in pending}
         fit_together(latency for one in engines.values() if one.figures for latency in one.figures.latencies)
@@ -161,6 +166,12 @@ class Watcher:
                 memory.faults.pop(key[1:], None)
             for gone in served - self._served(key.target):
                 self._leave(key.target, gone)
+        rounds, self._rounds = self._rounds, []
+        for model in rounds:
+            peers = self._models.get(model)
+            if peers is not None:  # else its last engine was given up just now
+                peers.heard.clear()
+                _, peers.fault = _guarded("comparing engines", partial(self._compare, model, peers))
 
     def _spoilt(self, memory: _Target, one: EngineId, fault: Fault, at: float) -> None:
         """The page of an engine at `at` could not be taken in or judged."""
@@ -205,17 +216,19 @@ class Watcher:
 
     def _begin_turn(self, target: str) -> set[ModelKey]:
         """The models that it serves so far: where it was heard in this round, it ends the round."""
-        if any(key.target == target for key in self._pending):
+        if any(key.target == target for key in self._pending) or not self._served(target).isdisjoint(self._rounds):
             self._judge()
-        served = self._served(target)
-        for key in served:
-            if target in self._models[key].heard:
-                self._end_round(key)
-        return served
+        over = [key for key in self._served(target) if target in self._models[key].heard]
+        if over:
+            self._rounds += over
+            self._judge()
+        return self._served(target)
 
     def _end_turn(self, target: str, at: float, served: set[ModelKey]) -> None:
         """served: the models it served before. A round ends when every target of the model has been heard."""
         serves = self._served(target)
+        if not (serves ^ served).isdisjoint(self._rounds):
+            self._judge()
         for key in served - serves:
             self._leave(target, key)
         for key in serves:
@@ -223,16 +236,7 @@ class Watcher:
             peers.targets.add(target)
             peers.heard.add(target)
             peers.heard_at = max(peers.heard_at, at)
-        for key in [key for key in serves if self._models[key].heard == self._models[key].targets]:
-            self._end_round(key)
-
-    def _end_round(self, key: ModelKey) -> None:
-        self._judge()
-        peers = self._models.get(key)
-        if peers is None:  # its last engine was given up just now
-            return
-        peers.heard.clear()
-        _, peers.fault = _guarded("comparing engines", lambda: self._compare(key, peers))
+        self._rounds += [key for key in serves if self._models[key].heard == self._models[key].targets]
 
     def _among_peers(self, engines: Sequence[EngineReport]) -> tuple[EngineReport, ...]:
         """What is said of each, with what its siblings add to it."""
@@ -268,22 +272,22 @@ class Watcher:
         if not peers.targets:
             del self._models[key]
 
-    def _model(self, key: ModelKey, members: Sequence[EngineReport]) -> ModelReport:
-        peers = self._models.get(key, Peers())
+    def _merged(self, key: ModelKey, members: Sequence[EngineReport]) -> tuple[ModelReport | None, Fault | None]:
+        apart = self._models.get(key, Peers()).apart
         windows = {
             one.key: self._targets[one.key.target].engines[one.key[1:]].windows()
             for one in members
             if one.state not in ("down", "internal_error")
         }
+        return _guarded("merging engines", lambda: merge_model(key, members, windows, self._settings, apart))
 
-        def merge() -> ModelReport:
-            made = merge_model(key, members, windows, self._settings, peers.apart)
-            fit_together(_latencies(made))
-            settle(_latencies(made))
-            return made
-
-        merged, fault = _guarded("merging engines", merge)
-        fault = fault or peers.fault
+    def _model(
+        self, key: ModelKey, members: Sequence[EngineReport], merged: ModelReport | None, fault: Fault | None
+    ) -> ModelReport:
+        """No reader of it can fail."""
+        if merged is not None:
+            _, fault = _guarded("merging engines", lambda: settle(_latencies(merged)))
+        fault = fault or self._models.get(key, Peers()).fault
         if merged is None or fault is not None:
             assert fault is not None
             return unmerged(key, members, fault)
