@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +13,11 @@ from phasewatch.commands.common import moment, note, recording_of
 from phasewatch.commands.options import EstimatorOption, one_of, positive, seconds_at
 from phasewatch.core.fleet import ModelKey, joined
 from phasewatch.core.measures.numbers import numbers
-from phasewatch.core.measures.window import since
+from phasewatch.core.measures.window import fleet_window, since
 from phasewatch.core.measures.window import window as window_of
-from phasewatch.core.model import Numbers, Snapshot, Window
+from phasewatch.core.model import Snapshot, Step
 from phasewatch.core.pages.exposition import ExpositionError, PageReader
-from phasewatch.core.report.compare import ModelNumbers, compare, settled
+from phasewatch.core.report.compare import Comparison, ModelNumbers, busy, compare, facts_of, settled
 from phasewatch.core.settings import Settings
 from phasewatch.outputs.comparison import Compared, Side, named
 from phasewatch.outputs.formats import FORMATS
@@ -63,11 +64,13 @@ def command(
     old = _side(before, window, before_at, "--before-at", settings)
     new = _side(after, window, after_at, "--after-at", settings)
     pairs = _pairs(old, new)
-    found = [
-        (keys, compare(old.models[keys[0]].numbers, new.models[keys[1]].numbers, settings.thresholds)) for keys in pairs
-    ]
+    found = [(keys, _compared(old.models[keys[0]], new.models[keys[1]], settings)) for keys in pairs]
     PRINTS[format](Compared(old, new, found), sys.stdout)
     raise typer.Exit(EXIT_NOT_COMPARABLE if any(one.conclusion == "not comparable" for _, one in found) else 0)
+
+
+def _compared(before: ModelNumbers, after: ModelNumbers, settings: Settings) -> Comparison:
+    return compare(before.numbers, after.numbers, settings.thresholds, before.facts, after.facts)
 
 
 # --- the two sides ------------------------------------------------------------------------------------------------
@@ -105,24 +108,25 @@ def _of_recording(
     first, end = span(recording)
     until = moment(at, first, end)
     begin = first if length is None else until - length
-    windows: dict[ModelKey, list[Window]] = {}
+    found: dict[ModelKey, list[tuple[Sequence[Step], Mapping[str, str]]]] = {}
     unread = 0
     for target in recording.targets:
         engines, failed = _pages(target, until)
         unread += failed
         for (model_name, _), pages in sorted(engines.items()):
-            one = window_of(since(settled(pages, thresholds), begin))
-            if one is not None:
-                windows.setdefault((model_name, None), []).append(one)
+            steps = since(settled(pages, thresholds), begin)
+            if steps:
+                found.setdefault((model_name, None), []).append((steps, pages[-1].labels))
     if unread:
         note(f"{text}: {unread} scrapes could not be read and are left out")
-    if not windows:
+    models = {key: numbers for key, parts in found.items() if (numbers := _together(parts, settings, key[0]))}
+    if not models:
         raise CommandError(
             f"{text}: nothing to compare between second {max(begin, first):g} and {until:g}: an engine's first"
             f" {thresholds.warm_seconds:g} s and {thresholds.warm_pages} scrapes are its warm-up",
             code=EXIT_NOTHING_READ,
         )
-    return {key: ModelNumbers(_together(parts, settings, key[0]), len(parts)) for key, parts in windows.items()}
+    return models
 
 
 def _pages(target: TargetRecording, until: float) -> tuple[Mapping[tuple[str, str], list[Snapshot]], int]:
@@ -145,13 +149,32 @@ def _pages(target: TargetRecording, until: float) -> tuple[Mapping[tuple[str, st
     return engines, failed
 
 
-def _together(parts: Sequence[Window], settings: Settings, model_name: str) -> Numbers:
-    """A model's engines as one."""
+def _together(
+    parts: Sequence[tuple[Sequence[Step], Mapping[str, str]]], settings: Settings, model_name: str
+) -> ModelNumbers | None:
+    """A model's engines as one, from when the first of them had anything to do until when the last one had."""
+    worked = [times for steps, _ in parts if (times := busy(steps)) is not None]
+    begin, end = (min(at for at, _ in worked), max(at for _, at in worked)) if worked else (-inf, inf)
+    windows = [
+        one
+        for steps, _ in parts
+        if (one := window_of([step for step in steps if begin <= step.start and step.end <= end])) is not None
+    ]
+    whole = fleet_window(windows)
+    if whole is None:
+        return None
     stall_seconds = settings.stall_seconds(model_name)
     own = [
-        numbers(one, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator) for one in parts
+        numbers(one, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator) for one in windows
     ]
-    return (joined(own, parts, settings, model_name) if len(parts) > 1 else None) or own[0]
+    together = (joined(own, windows, settings, model_name) if len(windows) > 1 else None) or own[0]
+    return ModelNumbers(together, len(windows), facts_of(whole, windows, stall_seconds, _common(parts)))
+
+
+def _common(parts: Sequence[tuple[Sequence[Step], Mapping[str, str]]]) -> Mapping[str, str]:
+    """Configuration that all engines share: what differs between them (their number) is no change."""
+    _, first = parts[0]
+    return {name: value for name, value in first.items() if all(one.get(name) == value for _, one in parts)}
 
 
 def _pairs(before: Side, after: Side) -> Sequence[tuple[ModelKey, ModelKey]]:

@@ -97,13 +97,15 @@ def _table(comparison: Comparison) -> Table:
     return table
 
 
-_UNITS = {"per_second": "/s", "tokens": " tokens", "tokens_per_second": " tok/s"}
+_UNITS = {"per_second": "/s", "tokens": " tokens", "tokens_per_second": " tok/s", "requests": ""}
 _ALIKE = {True: "alike", False: "unlike", None: "unknown"}
 _LABELS = {
     **LOAD_LABELS,
     **{family: label for family, label, _ in LATENCIES},
     **{f"{phase}_mean": label for phase, label in PHASES},
     "generation_speed": "generated",
+    "prefix_hits": "prefix hits",
+    "kv_capacity": "KV capacity",
     "gave_up": "gave up",
 }
 

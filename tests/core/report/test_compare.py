@@ -206,13 +206,13 @@ def test_a_load_that_differs_by_more_than_a_fifth_cannot_be_compared(after: dict
 def test_a_load_within_a_fifth_is_alike() -> None:
     queue, tokens = replace(BASE.queue, arrivals_per_second=11.9), replace(BASE.tokens, prompt_mean=420.0)
     found = compared({}, {"queue": queue, "tokens": tokens})
-    assert [one.alike for one in found.load] == [True, True, True]
+    assert [one.alike for one in found.load] == [True, True, True, True]
     assert found.conclusion == "same"
 
 
 def test_an_unknown_load_is_compared_and_said_to_be_unknown() -> None:
     found = compared({"queue": Queue()}, {})
-    assert [one.alike for one in found.load] == [None, True, True]
+    assert [one.alike for one in found.load] == [None, None, True, True]
     assert found.sentence.endswith("whether the load was alike is not known (arrivals).")
 
 
