@@ -18,6 +18,7 @@ from phasewatch.core.model import (
     Latency,
     ModelReport,
     Numbers,
+    ObjectiveResult,
     Phase,
     Phases,
     Queue,
@@ -101,6 +102,12 @@ CAUSE = Cause(
     refuted_by="room in the batch while requests wait",
     missing=("computed_prompt_tokens",),
 )
+MISSED = ObjectiveResult("ttft_p99", 2.5, 10.0, "missed", True, TTFT.p99, 412, 320.5, 60.0, "warning")
+MET = ObjectiveResult("itl_p99", 0.2, 0.3, "met", True, ITL.p99, 50_211, 0.0, 60.0)
+TOO_FEW = ObjectiveResult(
+    "e2e_p99", 90.0, 120.0, "too_few", False, Estimate(161.0, 120.0, 240.0), 3, 1.0, 840.0, slowest=161.0
+)
+NO_DATA = ObjectiveResult("itl_stall", 1.0, 5.0, "no_data", False, None, 0, 0.0, 60.0)
 COUNTS: Mapping[tuple[str, str, str], float] = {
     ("observations", "ttft_p99", ""): 9_120.0,
     ("over", "ttft_p99", "warning"): 310.25,
@@ -132,6 +139,7 @@ def engine(
         windows={60.0: FULL, 300.0: replace(FULL, window_seconds=300.0)},
         restarts=0,
         objective_counts=COUNTS,
+        objectives=(MET, TOO_FEW) if state == "serving" else (NO_DATA,) if state == "idle" else (),
     )
     return replace(healthy, **changes)  # type: ignore[arg-type]
 
@@ -153,6 +161,7 @@ def slow_engine(target: str = "gpu-2:8000", **changes: object) -> EngineReport:
         events=(Event(20.0, "restart", 1.7e9, 1.7e9 + 20), Event(20.0, "capacity", 64_000.0, 32_000.0)),
         missing=("kv_transfer",),
         windows={60.0: replace(FULL, e2e_seconds=ABOVE), 300.0: replace(FULL, e2e_seconds=ABOVE)},
+        objectives=(MISSED, MET, TOO_FEW),
         **changes,
     )
 
@@ -173,6 +182,7 @@ def model(
         kv_usage_mean=0.4,
         worst_engine="gpu-2:8000",
         outliers=(),
+        objectives=(MISSED, MET),
     )
 
 

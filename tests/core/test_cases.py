@@ -515,7 +515,7 @@ def test_p4_a_preemption_of_long_ago_is_not_reported_for_ever() -> None:
 @pytest.mark.parametrize("kv", [0.5, 0.98, 1.0])
 def test_a_full_cache_with_good_latency_is_healthy(kv: float) -> None:
     server = Server()
-    report = Scene(server).after(120, lambda: busy(server, kv=kv))
+    report = Scene(server).after(120, lambda: busy(server, kv=kv, requests=20))
     assert (answer(report), report.confidence) == ("healthy", "high")
 
 

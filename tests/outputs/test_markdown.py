@@ -68,7 +68,7 @@ def test_a_name_from_outside_is_code_and_never_markup(name: str) -> None:
     assert not any(tag in shown for tag in ("<img", "<a ", "<em>", "<h1>"))
     assert shown.count("<h3>") == 1
     assert shown.count(f"<code>{escape(safe(name))}</code>") == 3, "model, target, error"
-    assert shown.count("<tr>") == 3 + 5, "a row an engine, a row a latency, and the heads"
+    assert shown.count("<tr>") == 3 + 4 + 5, "a row an engine, an objective, a latency, and the heads"
     assert all(line.count("<td>") <= 1 for line in shown.splitlines())
 
 

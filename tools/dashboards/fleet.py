@@ -8,6 +8,7 @@ from tools.dashboards.queries import (
     OF_MODEL,
     each,
     limit,
+    not_judged,
     overall,
     total,
     worst_now,
@@ -30,6 +31,7 @@ _STATES = Query(f"sum by (state) (max by (state, {OF_MODEL}) (phasewatch_model_e
 _MISSED = (
     f"max by (model_name, objective, severity) (phasewatch_model_objective_missed{{{MODEL}}})"
     f" + max by (model_name, objective, severity) (phasewatch_model_objective_missed_surely{{{MODEL}}})"
+    f" or {not_judged(MODEL)}"
 )
 NOW = Row(
     "Now",
@@ -70,8 +72,9 @@ NOW = Row(
         Panel(
             "table",
             "Objectives",
-            "The objectives of each model: the limit, and whether the first window meets it. Surely missed: the"
-            " histogram's buckets prove it. No line: not measured, because there was no traffic.",
+            "The objectives of each model: the limit, and whether it is met over the first window or as far back as it"
+            " takes to judge. Surely missed: the histogram's buckets prove it. Cannot be judged: too few requests, or"
+            " the buckets do not say. No line: there was no traffic.",
             (
                 Query(f"topk(30, {_MISSED})", "Now"),
                 Query(

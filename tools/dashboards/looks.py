@@ -69,5 +69,10 @@ TIMELINE: Mapping[int, tuple[str, str]] = {
     **{number: (state, _STATES.get(state, "#BBBBBB")) for state, number in STATE_NUMBERS.items()},
     **{VERDICT_NUMBERS[row.verdict]: (row.verdict, PHASE_COLOURS[row.phase]) for row in VERDICT_TABLE},
 }
-MET: Mapping[int, tuple[str, str]] = {0: ("met", "#BFD3E6"), 1: ("missed", ORANGE), 2: ("surely missed", VERMILLION)}
+MET: Mapping[int, tuple[str, str]] = {
+    -1: ("cannot be judged", GREY),
+    0: ("met", "#BFD3E6"),
+    1: ("missed", ORANGE),
+    2: ("surely missed", VERMILLION),
+}
 UP: Mapping[int, tuple[str, str]] = {0: ("down", VERMILLION), 1: ("up", "#BFD3E6")}

@@ -2,7 +2,7 @@
 
 from tools.dashboards.looks import MET
 from tools.dashboards.panels import Dashboard, Panel, Query, Row
-from tools.dashboards.queries import FLEET, MODEL
+from tools.dashboards.queries import FLEET, MODEL, not_judged
 from tools.dashboards.shared import MODEL_NAME, NAMESPACE
 
 _BY = "model_name, objective"
@@ -46,13 +46,14 @@ def _left(family: str) -> str:
 
 
 def _missed(selector: str) -> str:
-    """By model, objective and severity: 0 met, 1 missed, 2 surely missed."""
+    """By model, objective and severity: -1 cannot be judged, 0 met, 1 missed, 2 surely missed."""
     by = "max by (model_name, objective, severity)"
     missed = f"phasewatch_model_objective_missed{{{selector}}}"
     surely = f"phasewatch_model_objective_missed_surely{{{selector}}}"
     # Which 30 is settled once for the range: those that were ever missed first.
     few = f"topk(30, {by} (max_over_time({missed}[$__range] @ end())))"
-    return f"{by} ({missed}) + {by} ({surely}) and on (model_name, objective, severity) {few}"
+    known = f"{by} ({missed}) + {by} ({surely}) and on (model_name, objective, severity) {few}"
+    return f"({known}) or {not_judged(selector)}"
 
 
 def _row(family: str, what: str) -> Row:
@@ -104,7 +105,8 @@ def _row(family: str, what: str) -> Row:
             Panel(
                 "timeline",
                 f"{family.upper()} objectives, met or missed",
-                "Each objective of each model over the first window. Surely missed: the buckets prove it.",
+                "Each objective of each model, over the first window or as far back as it takes to judge. Surely"
+                " missed: the buckets prove it. Cannot be judged: too few requests, or the buckets do not say.",
                 (
                     Query(
                         _missed(f'{MODEL},objective=~"{family}_.+"'),

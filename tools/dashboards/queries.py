@@ -70,6 +70,12 @@ def limit(objective: str, severity: str = "warning") -> str:
     return f'min (phasewatch_objective_seconds{{{MODEL},objective="{objective}",severity="{severity}"}})'
 
 
+def not_judged(selector: str) -> str:
+    """-1 for each objective of a model that could not be judged."""
+    judged = f"max by (model_name, objective) (phasewatch_model_objective_judged{{{selector}}})"
+    return f'(label_replace({judged} == 0, "severity", "warning", "", "") - 1)'
+
+
 def troubled(selector: str) -> str:
     """How much of the range an engine was in trouble: 1 all of it. Down counts; idle and asleep do not."""
     counted = "|".join(("serving", *TROUBLE))

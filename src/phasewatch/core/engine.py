@@ -4,16 +4,17 @@ Memory and opinion move with pages (and when the scrapes have failed for long): 
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from math import inf
 
 from phasewatch.core.diagnosis.advisories import advisories
 from phasewatch.core.diagnosis.diagnose import missing_signals
-from phasewatch.core.diagnosis.measures_view import Background, WindowView
-from phasewatch.core.diagnosis.objectives import expected_wait_over, wait_limit
-from phasewatch.core.diagnosis.opinion import Opinion, judge_engine, stalled_opinion
+from phasewatch.core.diagnosis.measures_view import Background, Sight, WindowView
+from phasewatch.core.diagnosis.objectives import Judged, expected_wait_over, judge, wait_limit
+from phasewatch.core.diagnosis.opinion import Opinion, judge_engine, not_agreed_yet, stalled_opinion
 from phasewatch.core.diagnosis.progress import (
     Held,
     Progress,
@@ -31,6 +32,7 @@ from phasewatch.core.formatting import seconds as in_words
 from phasewatch.core.measures.ages import InFlight
 from phasewatch.core.measures.events import events, first_events
 from phasewatch.core.measures.histogram import count_above
+from phasewatch.core.measures.history import History, of_this_process, reach
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.past import Past, moment
 from phasewatch.core.measures.sanity import Contradiction, consistent
@@ -77,8 +79,10 @@ class Engine:
     born_at: float
     past: Past
     in_flight: InFlight
+    families: tuple[str, ...]
     role: str | None = None
     steps: deque[Step] = field(default_factory=deque)
+    older: History = field(default_factory=History)
     recent: dict[str, Recent] = field(default_factory=dict)
     pages: int = 1
     restarts: int = 0
@@ -97,6 +101,8 @@ class Engine:
     judged: Window | None = None
     figures: Numbers | None = None
     view: WindowView | None = None
+    results: tuple[Judged, ...] = ()
+    sights: dict[float, Sight] = field(default_factory=dict)  # of the last page, by where they begin
     contradictions: tuple[Contradiction, ...] = ()
     longer: dict[float, tuple[Window, Numbers]] | None = None
     doubted_until: float = -inf  # pages may be of several processes
@@ -113,8 +119,12 @@ class Engine:
         replaced: str | None = None,
     ) -> "Engine":
         """replaced: the model that this target served before."""
+        families = dict.fromkeys(name.partition("_")[0] for name in settings.objectives.of(key.model_name))
         past, in_flight = Past(settings.thresholds, settings.windows[0]), InFlight.beginning(snapshot)
-        made = cls(key, settings, snapshot, begin(snapshot), snapshot.at, past, in_flight, role, replaced=replaced)
+        made = cls(
+            key, settings, snapshot, begin(snapshot), snapshot.at, past, in_flight, tuple(families), role,
+            replaced=replaced,
+        )  # fmt: skip
         made._live(first_events(snapshot, replaced, key.model_name))
         return made
 
@@ -136,15 +146,14 @@ class Engine:
         self.progress = advance(self.progress, change, snapshot, self.settings.thresholds)
         change_from, self.last = self.last, snapshot
         self.steps.append(change)
-        oldest = snapshot.at - max(self.settings.windows)
-        while self.steps and self.steps[0].start < oldest:
-            self.steps.popleft()
-        self.pages += 1
         if change.restarted:
-            self.restarts, self.born_at, self.pages = self.restarts + 1, snapshot.at, 1
+            self.restarts, self.born_at, self.pages = self.restarts + 1, snapshot.at, 0
+            self.older = History()
             self.stall = None
             self.in_flight = InFlight()
         self.in_flight.page(snapshot)
+        self.pages += 1
+        self._shift(snapshot)
         self._live(events(change_from, snapshot, restarted=change.restarted))
         if self.fresh and (first := change.histograms.get("ttft")) is not None and first.count > 0:
             self.first_request_at, self.fresh = change.start, False
@@ -160,17 +169,31 @@ class Engine:
             if event.kind in COLD_AFTER:
                 self.fresh, self.first_request_at = True, None
 
+    def _shift(self, snapshot: Snapshot) -> None:
+        """What is too old for the longest window leaves it."""
+        thresholds, oldest, left = self.settings.thresholds, snapshot.at - max(self.settings.windows), []
+        while self.steps and self.steps[0].start < oldest:
+            left.append(self.steps.popleft())
+        if not left or left[-1].end < self.born_at:  # of an earlier process
+            return
+        self.older.take(
+            left, self.steps, snapshot, self.families, enough=thresholds.enough_observations,
+            oldest=snapshot.at - thresholds.longest_span_seconds,
+        )  # fmt: skip
+
     def _first_of_its_process(self, snapshot: Snapshot) -> None:
         """Nothing follows from what this page and those before it differ by, for they may be of two processes."""
         self.progress, self.last, self.in_flight = begin(snapshot), snapshot, InFlight.beginning(snapshot)
         self.born_at, self.pages, self.stall = snapshot.at, 1, None
         self.steps.clear()
         self.recent.clear()
+        self.older = History()
 
     def measure(self) -> None:
         """The window that verdicts use, as of the page just taken in."""
         self.longer = None
-        one = self._window(self.settings.windows[0])
+        self.sights.clear()
+        one = self.window(self.last.at - self.settings.windows[0])
         self.judged, self.contradictions = (None, ()) if one is None else consistent(one, self.settings.thresholds)
         if self.last.at < self.doubted_until:
             self.contradictions = (*self.contradictions, _SEVERAL_PROCESSES)
@@ -183,6 +206,7 @@ class Engine:
 
     def judge(self) -> None:
         """Forms the opinion of the page that was measured, and moves the verdict that is held."""
+        self.results = self._results()
         self.opinion = self._opinion(self.state, self.view)
         at_once = self.opinion.verdict in LIVENESS or (self.held.verdict == "healthy" and self.opinion.surely)
         self._hold(self.opinion.verdict, self.last.at, at_once=at_once, proven=self._proven(self.opinion))
@@ -203,7 +227,7 @@ class Engine:
         if self.longer is None:
             self.longer = {}
             for seconds in self.settings.windows[1:]:
-                one = self._window(seconds)
+                one = self.window(self.last.at - seconds)
                 if one is not None:
                     checked, _ = consistent(one, self.settings.thresholds)
                     self.longer[seconds] = checked, self._figures(checked)
@@ -224,6 +248,9 @@ class Engine:
         causes = self.causes if verdict else ()
         leading = causes[0] if causes else None
         shown = self.agreed if verdict else opinion
+        if verdict == "healthy" and opinion.verdict != "healthy" and opinion.symptoms:
+            # What is missed now is not agreed on yet: nothing may say that it is met.
+            shown = replace(shown, text=not_agreed_yet([one.result for one in self.results if one.missed]))
         return EngineReport(
             key=self.key,
             role=role,
@@ -243,6 +270,7 @@ class Engine:
             restarts=self.restarts,
             events=tuple(self.events),
             objective_counts=dict(self.counts),
+            objectives=tuple(one.result for one in self.results) if state == self.state else (),
         )
 
     def _hold(self, verdict: str | None, at: float, *, at_once: bool = False, proven: Iterable[str] = ()) -> None:
@@ -253,9 +281,10 @@ class Engine:
         """Whether no page came for a whole window, failed scrape or not: what it says is of another time."""
         return at - self.last.at > self.settings.windows[0]
 
-    def _window(self, seconds: float) -> Window | None:
-        """The last seconds, as of the last page."""
-        start = self.last.at - seconds
+    def window(self, start: float) -> Window | None:
+        """From `start` to the last page."""
+        if self.older.steps and start < self.steps[0].start:
+            return window((*since(self.older.steps, start), *self.steps))
 
         def rows(name: str) -> Rows | None:
             recent = self.recent.setdefault(name, Recent())
@@ -263,6 +292,50 @@ class Engine:
             return recent.window(start)
 
         return window(since(self.steps, start), cache(rows))
+
+    def _judged_over(self, family: str) -> Sight:
+        """The window that verdicts use, or one that goes as far back as it takes to have enough observations."""
+        assert self.view is not None
+        one, thresholds = self.view.window, self.settings.thresholds
+        start, observed = one.steps[0].start, one.histograms.get(family)
+        wanted = 0.0 if observed is None else thresholds.enough_observations - observed.count
+        if wanted > 0:
+            oldest = self.last.at - thresholds.longest_span_seconds
+            start = reach(self.newest_first(), family, start, wanted=wanted, oldest=oldest)
+        return self._sight(start)
+
+    def newest_first(self) -> Iterator[Step]:
+        """All that is remembered of this process."""
+        return of_this_process(chain(reversed(self.steps), reversed(self.older.steps)))
+
+    def _sight(self, start: float) -> Sight:
+        """From `start` to the last page."""
+        if start not in self.sights:
+            assert self.view is not None
+            view = self.view if start == self.view.window.steps[0].start else self._view(start)
+            now = moment(self.last.at, view.window, view.numbers)
+            past = self.past.view(now, view.window.steps)
+            background = Background(past, self.first_request_at, self.in_flight.ages, self._born == "wake_up")
+            self.sights[start] = Sight(view, background)
+        return self.sights[start]
+
+    def _view(self, start: float) -> WindowView:
+        one = self.window(start)
+        assert one is not None  # it holds the window that verdicts use
+        assert self.view is not None
+        checked, _ = consistent(one, self.settings.thresholds)
+        return replace(self.view, window=checked, numbers=self._figures(checked))
+
+    def _results(self) -> tuple[Judged, ...]:
+        """Of the objectives, where figures are of now. Without traffic there is nothing to look further back for."""
+        view = self.view
+        if view is None or self.state not in ("serving", "idle") or self.last.at < self.doubted_until:
+            return ()
+
+        def seen(family: str) -> tuple[Window, Numbers]:
+            return (view if self.state == "idle" else self._judged_over(family).view).measured
+
+        return judge(view.measured, seen, self.limits, self.settings.thresholds)
 
     def _figures(self, one: Window) -> Numbers:
         return numbers(
@@ -303,14 +376,13 @@ class Engine:
             return stalled_opinion(stall, self.progress, self.last)
         if state != "serving" or view is None:
             return Opinion.of_state(state)
-        now = moment(self.last.at, view.window, view.numbers)
-        self.past.remember(now, view.window)
-        past = self.past.view(now, view.window.steps)
-        background = Background(past, self.first_request_at, self.in_flight.ages, self._born == "wake_up")
+        self.past.remember(moment(self.last.at, view.window, view.numbers), view.window)
         self.wait_over = expected_wait_over(view.numbers, self.limits)
         return judge_engine(
-            view,
-            background,
+            self._sight(view.window.steps[0].start),
+            self._judged_over,
+            self.results,
+            figures_of=self._figures,
             wait_over_before=wait_over_before,
             past_stall=self.stall,
             past_stall_until=self.stall_until,

@@ -1,15 +1,30 @@
 """Engines of a model (and role) as one: their numbers joined as measure_table says, and one verdict."""
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from phasewatch.core.diagnosis.objectives import judge
 from phasewatch.core.diagnosis.peers import Peer, compare, notes
 from phasewatch.core.diagnosis.progress import Held, hold
 from phasewatch.core.diagnosis.verdicts import LIVENESS
+from phasewatch.core.engine import Engine
+from phasewatch.core.measures.history import reach
 from phasewatch.core.measures.numbers import pooled_numbers
+from phasewatch.core.measures.sanity import consistent
 from phasewatch.core.measures.window import fleet_window
-from phasewatch.core.model import Advisory, Cause, EngineKey, EngineReport, Fault, ModelReport, Numbers, Window
+from phasewatch.core.model import (
+    Advisory,
+    Cause,
+    EngineKey,
+    EngineReport,
+    Fault,
+    ModelReport,
+    Numbers,
+    ObjectiveResult,
+    Window,
+)
 from phasewatch.core.report.measure_table import merged
 from phasewatch.core.settings import Settings, Thresholds
 
@@ -123,9 +138,42 @@ def joined(own: Sequence[Numbers], parts: Sequence[Window], settings: Settings, 
     whole = fleet_window(parts)
     if whole is None:
         return None
+    return merged(_pooled(whole, settings, model_name), own, parts)
+
+
+def _pooled(whole: Window, settings: Settings, model_name: str) -> Numbers:
     stall_seconds = settings.stall_seconds(model_name)
-    pooled = pooled_numbers(whole, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator)
-    return merged(pooled, own, parts)
+    return pooled_numbers(whole, settings.thresholds, stall_seconds=stall_seconds, estimator=settings.estimator)
+
+
+def judged_together(
+    engines: Sequence[Engine], windows: Windows, figures: Numbers, settings: Settings
+) -> tuple[ObjectiveResult, ...]:
+    """The objectives of a model over all of its engines, with their figures over the window that verdicts use; or as
+    far back as it takes to have enough observations, the same for all."""
+    thresholds, first, limits = settings.thresholds, settings.windows[0], engines[0].limits
+    now = [windows[one.key][first][0] for one in engines]
+    serving = any(one.state == "serving" for one in engines)
+    oldest = max(one.last.at for one in engines) - thresholds.longest_span_seconds
+    begin = min(one.steps[0].start for one in now)
+    whole = fleet_window(now)
+    assert whole is not None  # there is an engine
+    together = {begin: (whole, figures)}
+
+    def seen(family: str) -> tuple[Window, Numbers]:
+        known = [one.histograms[family].count for one in now if family in one.histograms]
+        wanted, start = thresholds.enough_observations - sum(known), begin
+        if known and wanted > 0 and serving:
+            steps = heapq.merge(*(one.newest_first() for one in engines), key=lambda step: -step.start)
+            start = reach(steps, family, begin, wanted=wanted, oldest=oldest)
+        if start not in together:
+            parts = [part for one in engines if (part := one.window(start)) is not None]
+            wider = fleet_window([consistent(part, thresholds)[0] for part in parts])
+            assert wider is not None  # it holds the windows of now
+            together[start] = wider, _pooled(wider, settings, engines[0].key.model_name)
+        return together[start]
+
+    return tuple(one.result for one in judge((whole, figures), seen, limits, thresholds))
 
 
 def _speaker(members: Sequence[EngineReport]) -> EngineReport | None:

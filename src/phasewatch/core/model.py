@@ -15,6 +15,8 @@ Confidence = Literal["high", "medium", "low"]
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 Severity = Literal["warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("warning", "critical")
+Result = Literal["met", "missed", "too_few", "cannot_tell", "no_data"]
+JUDGED: tuple[Result, ...] = ("met", "missed")  # of an objective; what is neither could not be judged
 
 
 AnomalyKind = Literal[
@@ -303,6 +305,32 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectiveResult:
+    """What can be said of one objective. value: against the limit (itl_stall: a share); None where nothing is known.
+
+    surely: whatever the buckets hide. over: observations over the limit, interpolated; where the limit lies above the
+    last finite edge, those that may lie over it. span_seconds: how far back it took to judge. severity: of a missed
+    one. slowest: the slowest observation is at least this, where that is worth a word; None elsewhere.
+    """
+
+    objective: str
+    limit_seconds: float
+    critical_seconds: float
+    result: Result
+    surely: bool
+    value: Estimate | None
+    observations: int
+    over: float
+    span_seconds: float
+    severity: Severity | None = None
+    slowest: float | None = None
+
+    @property
+    def judged(self) -> bool:
+        return self.result in JUDGED
+
+
+@dataclass(frozen=True, slots=True)
 class Symptom:
     """What users feel. objective: its name, or expected_wait, unanswered, still_running, progress, requests_failing,
     gave_up, kv_handovers_failing.
@@ -387,6 +415,7 @@ class EngineReport:
     events: tuple[Event, ...] = ()
     objective_counts: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     fault: Fault | None = None
+    objectives: tuple[ObjectiveResult, ...] = ()
 
     @property
     def numbers(self) -> Numbers | None:
@@ -420,6 +449,7 @@ class ModelReport:
     worst_engine: str | None
     outliers: tuple[str, ...]
     fault: Fault | None = None
+    objectives: tuple[ObjectiveResult, ...] = ()
 
     @property
     def numbers(self) -> Numbers | None:

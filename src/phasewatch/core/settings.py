@@ -152,9 +152,15 @@ class Thresholds:
     tie_score: float = _margin(0.1)  # scores this near are equal: the earlier row wins
     sure_score: float = _share(0.8)  # what confidence "high" asks for
     min_over: int = _count(2)  # one slow request is no incident
+    enough_observations: int = _count(20)  # an objective is judged as far back as it takes to have so many
+    longest_span_seconds: float = _seconds(1800.0)  # and no further: what users felt half an hour ago is over
+    sure_observations: int = _count(100)  # a p99 of fewer is the slowest one
+    critical_over: int = _count(10)  # nobody is woken by fewer requests
+    critical_share: float = _share(0.01)  # nor by a smaller share of them than a p99 leaves out
     stalled_share: float = _share(0.01)  # of the streaming time, the meaning of a p99
     share_of_requests: float = _share(0.01)  # failing or given up before the first token
     few_finishes: int = _count(5)  # below this, finish-based phases are anecdotes
+    enough_finishes: int = _count(20)  # below this, one of them moves a mean by more than 5 %
     steady_difference: float = _margin(0.2)  # first tokens against finishes in a steady window
     most_scrapes: float = _part(0.5)
     at_ceiling: float = _share(0.8)  # running while requests wait / its maximum

@@ -8,7 +8,7 @@ from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import Cause, EngineReport, Fleet, Numbers
 from phasewatch.core.report.document import engine_order
 from phasewatch.core.report.measure_table import PHASES
-from phasewatch.core.report.said import PERCENTILES, facts, latencies
+from phasewatch.core.report.said import OBJECTIVE_COLUMNS, PERCENTILES, facts, latencies, objective_row
 from phasewatch.outputs.terminal import (
     COLUMNS,
     UNKNOWN,
@@ -98,6 +98,9 @@ def _engine(engine: EngineReport, error: str | None) -> Iterator[str]:
     yield ""
     if leading is not None:
         yield from _remedies(leading)
+    if any(one.observations for one in engine.objectives):
+        rows = (objective_row(one, estimate(one.value)) for one in engine.objectives)
+        yield from _table(OBJECTIVE_COLUMNS, (map(_text, cells) for cells in rows))
     if engine.numbers is not None:
         yield from _numbers(engine.numbers)
 

@@ -22,6 +22,7 @@ from phasewatch.core.model import (
     Fleet,
     ModelReport,
     Numbers,
+    ObjectiveResult,
     Phases,
     Remedy,
     Symptom,
@@ -30,7 +31,15 @@ from phasewatch.core.model import (
 from phasewatch.core.pages.catalog import EARLIEST_UNIX
 from phasewatch.core.report.document import engine_order
 from phasewatch.core.report.measure_table import PHASES
-from phasewatch.core.report.said import PERCENTILES, SHARES, facts, happened, latencies
+from phasewatch.core.report.said import (
+    OBJECTIVE_COLUMNS,
+    PERCENTILES,
+    SHARES,
+    facts,
+    happened,
+    latencies,
+    objective_row,
+)
 
 UNKNOWN = "-"  # in a table
 # Every other state wants a look first.
@@ -209,6 +218,8 @@ def engine_block(
         body.append(_labelled("events", "; ".join(events(engine))))
     if engine.symptoms:
         body.append(_labelled("missed", _join(map(symptom, engine.symptoms))))
+    if any(one.observations for one in engine.objectives):
+        body += [Text(" "), _objectives(engine.objectives)]
     if engine.numbers is not None:
         body += [Text(" "), *_numbers(engine.numbers)]
     body += _actions(engine, advised)
@@ -244,6 +255,17 @@ def symptom(missed: Symptom) -> str:
     if missed.objective in SHARES and missed.value is not None:
         value = f" {percent(missed.value.value)}{SHARES[missed.objective]}"
     return f"{missed.objective}{value}{limit}{'' if missed.surely else ' (possibly)'}"
+
+
+_RESULT_STYLES = {"met": "green", "missed": "red", "no_data": "dim"}  # others: a look is worth it
+
+
+def _objectives(objectives: Iterable[ObjectiveResult]) -> Table:
+    table = grid(*OBJECTIVE_COLUMNS)
+    for one in objectives:
+        name, result, *rest = objective_row(one, estimate(one.value))
+        table.add_row(name, Text(result, style=_RESULT_STYLES.get(one.result, "yellow")), *rest)
+    return table
 
 
 def _numbers(numbers: Numbers) -> Iterator[RenderableType]:

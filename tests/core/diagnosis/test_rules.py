@@ -89,8 +89,8 @@ PROVEN: tuple[tuple[str, Traffic, tuple[str, ...], set[str]], ...] = (
     ("queue_batch_limit", full_batch, (), {"high"}),
     ("queue_kv_cache", full_pool, (), {"high"}),
     ("queue_prefill_backlog", prefill_behind, (), {"high", "medium"}),
-    ("prefill_long_prompts", long_prompts, (), {"high"}),
-    ("prefill_cache_off", long_prompts_uncached, (), {"high"}),
+    ("prefill_long_prompts", long_prompts, (), {"medium"}),  # 12 requests a minute
+    ("prefill_cache_off", long_prompts_uncached, (), {"medium"}),
     ("frontend", slow_front_end, (), {"high"}),
     ("decode_interference", shared_steps, ("ttft_p99=10s",), {"high", "medium"}),
     ("decode_batch", large_batch, (), {"low"}),

@@ -37,6 +37,10 @@ CAUSE = {
     "remedies": [{"change", "why", "when", "side_effect", "since"}], "refuted_by": None,
     "easing": None,
 }  # fmt: skip
+OBJECTIVE = {
+    "objective": None, "limit_seconds": None, "critical_seconds": None, "result": None, "surely": None,
+    "value": ESTIMATE, "observations": None, "over": None, "span_seconds": None,
+}  # fmt: skip
 SYMPTOM = {"objective": None, "limit_seconds": None, "value": ESTIMATE, "surely": None, "severity": None}
 ENGINE = {
     **dict.fromkeys(
@@ -58,6 +62,7 @@ ENGINE = {
         )
     ),
     "causes": [CAUSE],
+    "objectives": [OBJECTIVE],
     "symptoms": [SYMPTOM],
     "events": [{"at", "kind", "before", "after"}],
     "advisories": [{"kind": None, "evidence": "any", "summary": None, "remedy": None}],
@@ -67,6 +72,7 @@ MODEL = {
     **dict.fromkeys(("model_name", "role", "verdict", "confidence", "outliers")),
     "engines": "any",
     "causes": [CAUSE],
+    "objectives": [OBJECTIVE],
     "symptoms": [SYMPTOM],
     **NUMBERS,
     "kv_cache": {*NUMBERS["kv_cache"], "usage_max", "usage_mean", "worst_engine"},

@@ -9,7 +9,10 @@ from phasewatch.core.settings import Settings
 
 # docs/metrics.md is the list that is read and committed.
 NUMBERS = tuple(dict.fromkeys(measure.name for measure in MEASURES if measure.exported != "no"))
-JUDGEMENTS = ("diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely")
+JUDGEMENTS = (
+    "diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_judged", "objective_missed",
+    "objective_missed_surely",
+)  # fmt: skip
 OF_ENGINES = (
     *NUMBERS, *JUDGEMENTS, "diagnosis_since_timestamp_seconds", "engine_state",
     "objective_observations_total", "objective_over_total", "objective_over_surely_total",
@@ -64,8 +67,8 @@ SUFFIXES = (
     "_censored", "_tokens",
 )  # fmt: skip
 WITHOUT = {
-    "diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_missed", "objective_missed_surely",
-    "engine_state", "engines", "target_up",
+    "diagnosis", "diagnosis_score", "diagnosis_confidence", "objective_judged", "objective_missed",
+    "objective_missed_surely", "engine_state", "engines", "target_up",
 }  # fmt: skip
 
 

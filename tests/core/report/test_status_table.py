@@ -4,9 +4,9 @@ import pytest
 
 import fleets
 from exported import series, values
-from fleets import FULL, SERVING, WALL_OFFSET, engine, fleet
+from fleets import SERVING, WALL_OFFSET, engine, fleet
 from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICTS
-from phasewatch.core.model import Estimate, Symptom
+from phasewatch.core.model import Estimate, ObjectiveResult, Result, Severity
 from phasewatch.core.settings import Limit, Objectives
 
 
@@ -34,34 +34,51 @@ def test_since_is_on_the_wall_clock() -> None:
     assert set(values(SERVING, "diagnosis_since_timestamp_seconds")) == {WALL_OFFSET + 40.0}
 
 
-BOTH = Objectives({"ttft_p99": Limit(2.5, 8.0), "itl_p99": Limit(0.1, 0.2), "itl_stall": Limit(1.0, 2.0)})
+def ttft(
+    result: Result, value: Estimate | None, *, surely: bool = False, severity: Severity | None = None
+) -> ObjectiveResult:
+    return ObjectiveResult("ttft_p99", 2.5, 8.0, result, surely, value, 400, 40.0, 60.0, severity)
+
+
+STALL = Estimate(0.3, 0.3, 0.3)
 
 
 @pytest.mark.parametrize(
-    ("symptom", "missed", "surely"),
+    ("result", "missed", "surely"),
     [
-        (None, (0.0, 0.0), (0.0, 0.0)),
-        (Symptom("ttft_p99", 2.5, Estimate(4.0, 2.5, 5.0), True, "warning"), (1.0, 0.0), (1.0, 0.0)),
-        (Symptom("ttft_p99", 2.5, Estimate(3.0, 1.0, 5.0), False, "warning"), (1.0, 0.0), (0.0, 0.0)),
-        (Symptom("ttft_p99", 2.5, Estimate(9.7, 7.5, 10.0), True, "critical"), (1.0, 1.0), (1.0, 0.0)),
-        (Symptom("ttft_p99", 2.5, Estimate(15.0, 10.0, 20.0), True, "critical"), (1.0, 1.0), (1.0, 1.0)),
-        (Symptom("itl_stall", 1.0, Estimate(0.3, 0.3, 0.3), True, "critical"), (1.0, 1.0), (1.0, 1.0)),
+        (ttft("met", Estimate(1.0, 0.5, 2.5), surely=True), (0.0, 0.0), (0.0, 0.0)),
+        (ttft("missed", Estimate(4.0, 2.5, 5.0), surely=True, severity="warning"), (1.0, 0.0), (1.0, 0.0)),
+        (ttft("missed", Estimate(3.0, 1.0, 5.0), severity="warning"), (1.0, 0.0), (0.0, 0.0)),
+        (ttft("missed", Estimate(9.7, 7.5, 10.0), surely=True, severity="critical"), (1.0, 1.0), (1.0, 0.0)),
+        (ttft("missed", Estimate(15.0, 10.0, 20.0), surely=True, severity="critical"), (1.0, 1.0), (1.0, 1.0)),
+        (
+            ObjectiveResult("itl_stall", 1.0, 2.0, "missed", True, STALL, 400, 40.0, 60.0, "critical"),
+            (1.0, 1.0),
+            (1.0, 1.0),
+        ),
     ],
 )
 def test_an_objective_is_missed_by_severity_and_as_surely_as_the_bucket_allows(
-    symptom: Symptom | None, missed: tuple[float, float], surely: tuple[float, float]
+    result: ObjectiveResult, missed: tuple[float, float], surely: tuple[float, float]
 ) -> None:
-    shown = fleet((engine(symptoms=(symptom,) if symptom else ()),))
-    objective = symptom.objective if symptom else "ttft_p99"
+    shown = fleet((engine(objectives=(result,)),))
     for name, expected in (("objective_missed", missed), ("objective_missed_surely", surely)):
-        found = [values(shown, name, BOTH, objective=objective, severity=s) for s in ("warning", "critical")]
+        found = [values(shown, name, objective=result.objective, severity=s) for s in ("warning", "critical")]
         assert found == [[value] for value in expected]
+    assert values(shown, "objective_judged", objective=result.objective) == [1.0]
 
 
-def test_an_objective_that_was_not_measured_is_neither_missed_nor_met() -> None:
-    measured = replace(FULL, itl_stalled_ratio=None, itl_seconds=fleets.NONE)
-    shown = fleet((engine(windows={60.0: measured}),))
-    assert [len(values(shown, "objective_missed", BOTH, objective=name)) for name in BOTH.limits] == [2, 0, 0]
+@pytest.mark.parametrize("result", ["too_few", "cannot_tell", "no_data"])
+def test_an_objective_that_cannot_be_judged_is_neither_missed_nor_met(result: Result) -> None:
+    shown = fleet((engine(objectives=(ttft(result, Estimate(161.0, 160.0, 320.0)),)),))
+    assert values(shown, "objective_judged", objective="ttft_p99") == [0.0]
+    assert not values(shown, "objective_missed") + values(shown, "objective_missed_surely")
+
+
+def test_an_engine_without_traffic_keeps_no_alert_on_an_objective_alive() -> None:
+    shown = fleet((engine(state="idle", objectives=(fleets.MISSED,)),), (replace(fleets.model({"idle": 1})),))
+    for name in ("objective_judged", "objective_missed", "model_objective_missed"):
+        assert not values(shown, name)
 
 
 def test_limits_are_those_of_each_model() -> None:

@@ -1,10 +1,11 @@
 """Symptoms -> causes, ranked, and the one that leads."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from phasewatch.core.diagnosis.causes import CAUSES
 from phasewatch.core.diagnosis.causes._row import PACE, CauseRow, Finding, known
-from phasewatch.core.diagnosis.measures_view import Background, Case, WindowView
+from phasewatch.core.diagnosis.measures_view import Case, Sight, WindowView
 from phasewatch.core.diagnosis.objectives import family_of
 from phasewatch.core.diagnosis.overdue import said_of
 from phasewatch.core.diagnosis.verdicts import DEMAND, EXPECTED, UNKNOWN
@@ -21,10 +22,13 @@ def missing_signals(window: Window, names: Iterable[str] = EXPECTED) -> tuple[st
     return tuple(name for name in names if not has(window, name))
 
 
-def diagnose(symptoms: Mapping[Symptom, float], view: WindowView, background: Background) -> tuple[Cause, ...]:
+def diagnose(
+    symptoms: Mapping[Symptom, float], now: Sight, seen: Mapping[Symptom, Sight] = MappingProxyType({})
+) -> tuple[Cause, ...]:
     """The leading cause first, then the others by score.
 
-    symptoms: each with value / limit. At least one; none means healthy and is the caller's to say.
+    symptoms: each with value / limit. At least one; none means healthy and is the caller's to say. seen: where those
+    were that it took a longer window to judge.
     """
     early_missed = any(family_of(one.objective) in ("ttft", *PACE) for one in symptoms)
     found: dict[Symptom, list[Cause]] = {}
@@ -32,13 +36,21 @@ def diagnose(symptoms: Mapping[Symptom, float], view: WindowView, background: Ba
         # e2e is long for the reason that first tokens or the pace are slow, where they are.
         if family_of(symptom.objective) == "e2e" and early_missed:
             continue
-        case = Case(symptom, tuple(symptoms), view, background)
+        case = Case(symptom, tuple(symptoms), *seen.get(symptom, now))
         found[symptom] = [cause for cause in (_cause(row, case) for row in CAUSES) if cause is not None]
-    leading = _leading(found, symptoms, view)
+    leading = _leading(found, symptoms, now.view)
     if leading is None:
-        leading = _unknown(max(found, key=lambda one: symptoms[one]), view.window, found)
+        worst = max(found, key=lambda one: symptoms[one])
+        leading = _unknown(worst, seen.get(worst, now).view.window, found)
+    present = [cause for one, causes in found.items() if seen.get(one, now) is now for cause in causes]
+    if leading not in present:  # what is so now speaks for what it took a longer window to see
+        leading = next((one for one in present if _about(one) == _about(leading)), leading)
     others = [cause for causes in found.values() for cause in causes if cause is not leading]
     return leading, *sorted(others, key=lambda cause: -cause.score)
+
+
+def _about(cause: Cause) -> tuple[str, str]:
+    return cause.verdict, family_of(cause.symptom)
 
 
 def _leading(
@@ -81,14 +93,15 @@ def _cause(row: CauseRow, case: Case) -> Cause | None:
 
 
 def _confidence(finding: Finding, case: Case, missing: Sequence[str]) -> Confidence:
-    """high: symptom sure, every signal there, score >= 0.8. low: by elimination, capacity unknown, few finishes, or
-    most of them gave up. Else medium."""
+    """high: symptom sure, every signal there, score >= 0.8, enough finishes. low: by elimination, capacity unknown,
+    few finishes, or most of them gave up. Else medium."""
     view, thresholds = case.view, case.view.thresholds
     gave_up = view.numbers.queue.gave_up_ratio or 0.0
     finishes = max(view.finishes, view.window.increases.get("finished", 0.0))
     if finding.eliminated or finding.at_most == "low" or finishes < thresholds.few_finishes or gave_up > 0.5:
         return "low"
-    if missing or finding.at_most == "medium" or not case.symptom.surely or finding.score < thresholds.sure_score:
+    few, weak = finishes < thresholds.enough_finishes, finding.score < thresholds.sure_score
+    if few or weak or missing or finding.at_most == "medium" or not case.symptom.surely:
         return "medium"
     return "high"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
+from typing import NamedTuple
 
 from phasewatch.core.diagnosis.objectives import family_of, wait_limit
 from phasewatch.core.diagnosis.progress import stepped, work_in_hand
@@ -41,6 +42,10 @@ class WindowView:
     thresholds: Thresholds
     role: str | None = None
     events: Sequence[Event] = ()
+
+    @property
+    def measured(self) -> tuple[Window, Numbers]:
+        return self.window, self.numbers
 
     @cached_property
     def pages(self) -> tuple[Mapping[str, float], ...]:
@@ -351,6 +356,13 @@ class Background:
     first_request_at: float | None = None
     ages: Ages = field(default_factory=Ages)
     woke_up: bool = False
+
+
+class Sight(NamedTuple):
+    """A window and what is known of the engine besides, as of that window."""
+
+    view: WindowView
+    background: Background
 
 
 @dataclass(frozen=True, slots=True)

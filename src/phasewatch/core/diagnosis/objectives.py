@@ -1,13 +1,28 @@
-"""Objectives -> what users feel: which limits are missed, how surely, how severely. No cause is named here."""
+"""Objectives -> what users feel: which limits are met or missed, how surely, how severely, and which cannot be judged.
+No cause is named here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
 
-from phasewatch.core.measures.histogram import Above, count_above
+from phasewatch.core.formatting import number, percent, seconds
+from phasewatch.core.measures.histogram import Above, bucket_sum, count_above, in_buckets
 from phasewatch.core.measures.numbers import failed_handovers, failures
 from phasewatch.core.measures.past import PastView
 from phasewatch.core.measures.phases import count_of, pace_without_prefill
-from phasewatch.core.model import Estimate, Histogram, Latency, Numbers, Severity, Symptom, Window
+from phasewatch.core.measures.quantile import PERCENTILES
+from phasewatch.core.model import (
+    Estimate,
+    Histogram,
+    Latency,
+    Numbers,
+    ObjectiveResult,
+    Result,
+    Severity,
+    Symptom,
+    Window,
+)
 from phasewatch.core.settings import FAMILIES, Limit, Limits, Thresholds
 
 _FELT_AS = {
@@ -15,29 +30,24 @@ _FELT_AS = {
 }  # fmt: skip
 HANDOVERS = "kv_handovers_failing"
 _ENOUGH_GAPS = 100  # for a mean to be compared: a hundred gaps are a few answers
+_QS = dict(PERCENTILES)
+_STALL = "itl_stall"
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedObjective:
-    """One objective against one window. most: the value that just meets it, of which ratio is the multiple."""
+class Judged(NamedTuple):
+    """An objective's result, and by how much it is over its limit: value / limit (itl_stall: stalled share / 1 %)."""
 
-    objective: str
-    limit: Limit
-    value: Estimate
-    most: float
-    missed: bool
-    surely_missed: bool
-    surely_met: bool
-    severity: Severity
+    result: ObjectiveResult
+    ratio: float
 
     @property
-    def ratio(self) -> float:
-        """Value / limit (itl_stall: stalled share / 1 %)."""
-        return self.value.value / self.most
+    def missed(self) -> bool:
+        return self.result.result == "missed"
 
     @property
     def symptom(self) -> Symptom:
-        return Symptom(self.objective, self.limit.warning, self.value, self.surely_missed, self.severity)
+        one = self.result
+        return Symptom(one.objective, one.limit_seconds, one.value, one.surely, one.severity or "warning")
 
 
 def family_of(objective: str) -> str:
@@ -46,56 +56,179 @@ def family_of(objective: str) -> str:
     return head if head in FAMILIES else _FELT_AS.get(objective, objective)
 
 
-def judge(window: Window, numbers: Numbers, limits: Limits, thresholds: Thresholds) -> tuple[JudgedObjective, ...]:
-    """Every objective of which the window has observations, in the order of the limits."""
-    judged = (
-        _stall(window, numbers, limit, thresholds)
-        if name == "itl_stall"
-        else _latency(name, window, numbers, limit, thresholds)
-        for name, limit in limits.items()
-    )
-    return tuple(one for one in judged if one is not None)
+Measured = tuple[Window, Numbers]
 
 
-def _latency(
-    name: str, window: Window, numbers: Numbers, limit: Limit, thresholds: Thresholds
-) -> JudgedObjective | None:
-    family, statistic = name.split("_")
-    latency: Latency = getattr(numbers, f"{family}_seconds")
-    if statistic == "mean":
-        return _mean(name, latency, limit, thresholds)
-    value: Estimate | None = getattr(latency, statistic)
-    histogram = window.histograms.get(family)
-    if value is None or histogram is None:
-        return None
-    return _percentile(name, value, histogram, limit, thresholds)
+def judge(now: Measured, seen: Callable[[str], Measured], limits: Limits, thresholds: Thresholds) -> tuple[Judged, ...]:
+    """Every objective, in the order of the limits. now: the window that verdicts use, with its figures; seen: what goes
+    as far back as it takes to have enough observations of a family.
+
+    What lies further back is over where a few requests and no slow one among them have followed in this window.
+    """
+    found: list[Judged] = []
+    for name, limit in limits.items():
+        family = name.partition("_")[0]
+        measured = seen(family)
+        one = _Judging(name, *measured, limit, thresholds).judged()
+        if one.result.result != "met" and measured[0] is not now[0]:
+            last = _Judging(name, *now, limit, thresholds).judged()
+            met = last.result.result == "met" and last.result.surely
+            one = last if met and last.result.observations >= thresholds.few_finishes else one
+        found.append(one)
+    return tuple(found)
 
 
-def _percentile(
-    name: str, value: Estimate, histogram: Histogram, limit: Limit, thresholds: Thresholds
-) -> JudgedObjective:
-    """Missed: value over the limit and at least two observations over it: one slow request is no incident."""
-    above = count_above(histogram, limit.warning)
-    missed = _exceeds(value, limit.warning) and round(above.interpolated, 6) >= thresholds.min_over
-    surely = value.low >= limit.warning and above.sure >= thresholds.min_over
-    critical = _exceeds(value, limit.critical) and _over(histogram, limit.critical) >= thresholds.min_over
-    return JudgedObjective(
-        objective=name,
-        limit=limit,
-        value=value,
-        most=limit.warning,
-        missed=missed or surely,
-        surely_missed=surely,
-        surely_met=(value.high is not None and value.high <= limit.warning) or above.possible < thresholds.min_over,
-        severity="critical" if critical else "warning",
-    )
+@dataclass(frozen=True, slots=True)
+class _Judging:
+    """One objective against the window that it is judged over."""
+
+    name: str
+    window: Window
+    figures: Numbers
+    limit: Limit
+    thresholds: Thresholds
+
+    @property
+    def family(self) -> str:
+        return self.name.partition("_")[0]
+
+    @property
+    def statistic(self) -> str:
+        return self.name.partition("_")[2]
+
+    def judged(self) -> Judged:
+        return {"stall": self.stall, "mean": self.mean}.get(self.statistic, self.percentile)()
+
+    @property
+    def histogram(self) -> Histogram | None:
+        return self.window.histograms.get(self.family)
+
+    @property
+    def latency(self) -> Latency:
+        latency: Latency = getattr(self.figures, f"{self.family}_seconds")
+        return latency
+
+    def percentile(self) -> Judged:
+        """Missed: the value is over the limit, and at least two observations are: one slow request is no incident."""
+        histogram, limit = self.histogram, self.limit.warning
+        if histogram is None:  # a mean at most: old releases have no histogram of TPOT
+            return self._says("cannot_tell" if self.latency.count else "no_data", None)
+        if histogram.count <= 0:
+            return self._says("no_data", None)
+        value: Estimate | None = getattr(self.latency, self.statistic)
+        if value is None:  # of nothing but one open bucket
+            return self._says("cannot_tell", None, over=histogram.count)
+        allowed = histogram.count - ceil(_QS[self.statistic] * histogram.count)  # over the limit, of one that is met
+        above = count_above(histogram, limit)
+        if value.high is None and value.low < limit:
+            return self._beyond_the_edges(value, histogram, allowed)
+        if not _exceeds(value, limit):
+            surely = value.high is not None and value.high <= limit
+            return self._says("met", value, surely=surely, over=above.interpolated)
+        # The percentile's own rank is over the limit, and so are all ranks above it.
+        over = max(round(above.interpolated, 6), min(above.possible, allowed + 1))
+        if over < self.thresholds.min_over:
+            return self._says("too_few", value, over=over)
+        surely = value.low >= limit and above.sure >= self.thresholds.min_over
+        return self._says("missed", value, surely=surely, over=over, critical=self._critical(value, histogram))
+
+    def _critical(self, value: Estimate, histogram: Histogram) -> bool:
+        limit = self.limit.critical
+        if value.high is None and value.low < limit:
+            return _open_mean(histogram) > limit and self._wakes(histogram)
+        return _exceeds(value, limit) and self._wakes(histogram)
+
+    def _beyond_the_edges(self, value: Estimate, histogram: Histogram, allowed: float) -> Judged:
+        """The limit lies above the last finite edge, and so does the percentile. What the sum leaves over for those
+        above that edge is their mean: it settles the question, or nothing does."""
+        last = len(histogram.bounds) - 1
+        over = in_buckets(histogram)[last]
+        least, most = bucket_sum(histogram, last)
+        limit, enough = self.limit.warning, self.thresholds.min_over
+        if most / over <= limit:
+            slowest = most - (over - 1) * value.low  # all others just above the edge
+            return self._says("met", value, surely=slowest <= limit, over=0.0 if slowest <= limit else over)
+        if least / over <= limit:
+            return self._says("cannot_tell", value, over=over)
+        if over < enough:
+            return self._says("too_few", value, over=over)
+        # Of those of an interval whose mean is over the limit at least one is: as many as there are such intervals.
+        proven = sum(_open_mean(step.histograms.get(self.family)) > limit for step in self.window.steps)
+        surely, critical = proven > allowed and proven >= enough, self._critical(value, histogram)
+        return self._says("missed", value, surely=surely, over=over, critical=critical, ratio=least / over / limit)
+
+    def mean(self) -> Judged:
+        """A mean is exact: what it says is sure."""
+        mean, count, histogram, limit = self.latency.mean, self.latency.count, self.histogram, self.limit.warning
+        if count <= 0:
+            return self._says("no_data", None)
+        if mean is None:  # no sum, or one that the buckets contradict
+            return self._says("cannot_tell", None)
+        value = Estimate(mean, mean, mean)
+        over = float(count) if histogram is None else _over(histogram, limit)
+        if mean <= limit:
+            return self._says("met", value, surely=True, over=0.0 if histogram is None else over)
+        over = max(over, 1.0)
+        if over < self.thresholds.min_over:
+            return self._says("too_few", value, over=over)
+        critical = mean > self.limit.critical and (histogram is None or self._wakes(histogram))
+        return self._says("missed", value, surely=True, over=over, critical=critical)
+
+    def stall(self) -> Judged:
+        """At least two gaps longer than the limit that hold more than 1 % of the streaming time; value: that share."""
+        histogram, share = self.histogram, self.figures.itl_stalled_ratio
+        if histogram is None or histogram.count <= 0:
+            return self._says("no_data", None)
+        above = count_above(histogram, self.limit.warning)
+        if share is None and above.possible > 0:  # the streaming time is not known
+            return self._says("cannot_tell", None, over=above.possible)
+        value = Estimate(share or 0.0, share or 0.0, share or 0.0)
+        most, enough = self.thresholds.stalled_share, self.thresholds.min_over
+        if value.value <= most:
+            return self._says("met", value, surely=True, over=above.sure)
+        if above.sure < enough:
+            return self._says("too_few", value, over=above.sure)
+        critical = (
+            self.limit.critical > self.limit.warning and count_above(histogram, self.limit.critical).sure >= enough
+        )
+        return self._says("missed", value, surely=True, over=above.sure, critical=critical, ratio=value.value / most)
+
+    def _wakes(self, histogram: Histogram) -> bool:
+        """Whether enough observations are over the critical limit for somebody to be woken."""
+        above = count_above(histogram, self.limit.critical)
+        # A bucket without an end cannot be split around the limit.
+        over = above.possible if self.limit.critical > histogram.bounds[-2:][0] else round(above.interpolated, 6)
+        return over >= max(self.thresholds.critical_over, self.thresholds.critical_share * histogram.count)
+
+    def _says(
+        self, result: Result, value: Estimate | None, *, surely: bool = False, over: float = 0.0,
+        critical: bool = False, ratio: float | None = None,
+    ) -> Judged:  # fmt: skip
+        count = self.latency.count if self.histogram is None else round(self.histogram.count)
+        missed, told = result == "missed", result in ("too_few", "cannot_tell")
+        one = ObjectiveResult(
+            objective=self.name,
+            limit_seconds=self.limit.warning,
+            critical_seconds=self.limit.critical,
+            result=result,
+            surely=surely,
+            value=value,
+            observations=count,
+            over=round(over, 6),
+            span_seconds=self.window.seconds,
+            severity=None if not missed else "critical" if critical else "warning",
+            slowest=slowest_at_least(self.window, self.family) if told else None,
+        )
+        if ratio is None:
+            ratio = value.value / self.limit.warning if missed and value is not None else 0.0
+        return Judged(one, ratio)
 
 
 def _exceeds(value: Estimate, limit: float) -> bool:
     """Where the bounds decide, the value itself is not asked for: it may not be fitted yet."""
     if value.high is not None and value.high <= limit:
         return False
-    return value.low > limit or value.value > limit
+    return value.low >= limit or value.value > limit
 
 
 def _over(histogram: Histogram, limit: float) -> float:
@@ -103,40 +236,77 @@ def _over(histogram: Histogram, limit: float) -> float:
     return round(above.interpolated, 6)
 
 
-def _mean(name: str, latency: Latency, limit: Limit, thresholds: Thresholds) -> JudgedObjective | None:
-    """A mean is exact: what it says is sure."""
-    if latency.mean is None:
-        return None
-    missed = latency.mean > limit.warning and latency.count >= thresholds.min_over
-    return JudgedObjective(
-        objective=name,
-        limit=limit,
-        value=Estimate(latency.mean, latency.mean, latency.mean),
-        most=limit.warning,
-        missed=missed,
-        surely_missed=missed,
-        surely_met=not missed,
-        severity="critical" if latency.mean > limit.critical else "warning",
-    )
+def _open_mean(histogram: Histogram | None) -> float:
+    """The least mean of what lies above the last finite edge; 0 where nothing does."""
+    last = -1 if histogram is None else len(histogram.bounds) - 1
+    if histogram is None or not (count := in_buckets(histogram)[last]):
+        return 0.0
+    return bucket_sum(histogram, last)[0] / count
 
 
-def _stall(window: Window, numbers: Numbers, limit: Limit, thresholds: Thresholds) -> JudgedObjective | None:
-    """At least two gaps longer than the limit that hold more than 1 % of the streaming time; value: that share."""
-    histogram, share = window.histograms.get("itl"), numbers.itl_stalled_ratio
-    if histogram is None or share is None:
-        return None
-    missed = count_above(histogram, limit.warning).sure >= thresholds.min_over and share > thresholds.stalled_share
-    critical = missed and count_above(histogram, limit.critical).sure >= thresholds.min_over
-    return JudgedObjective(
-        objective="itl_stall",
-        limit=limit,
-        value=Estimate(share, share, share),
-        most=thresholds.stalled_share,
-        missed=missed,
-        surely_missed=missed,
-        surely_met=not missed,
-        severity="critical" if critical and limit.critical > limit.warning else "warning",
-    )
+def slowest_at_least(window: Window, family: str) -> float | None:
+    """A lower bound of the slowest observation: of what each interval's sum leaves over for its highest bucket."""
+    bounds: list[float] = []
+    for step in window.steps:
+        histogram = step.histograms.get(family)
+        if histogram is not None and histogram.count > 0:
+            counts = in_buckets(histogram)
+            highest = max(at for at, count in enumerate(counts) if count)
+            bounds.append(bucket_sum(histogram, highest)[0] / counts[highest])
+    return max(bounds, default=None)
+
+
+# What an objective's family counts.
+_COUNTED = {"ttft": "request", "itl": "gap", "tpot": "request", "e2e": "request"}
+_USUAL_SPAN = (54.0, 66.0)  # the default window, give or take an interval: no word is lost on it
+
+
+def name_of(objective: str) -> str:
+    """TTFT p99, e2e mean, stalls."""
+    family, _, statistic = objective.partition("_")
+    return "stalls" if objective == _STALL else f"{family if family == 'e2e' else family.upper()} {statistic}"
+
+
+def measured(one: ObjectiveResult) -> str:
+    """1.8 s, over 60 s where the buckets end; of stalls their share of the streaming time."""
+    if one.value is None:
+        return "unknown"
+    if one.objective == _STALL:
+        return f"{percent(one.value.value)} of the streaming time"
+    return seconds(one.value.value) if one.value.high is not None else f"over {seconds(one.value.low)}"
+
+
+def counted(one: ObjectiveResult, of: float | None = None) -> str:
+    """120 requests; 1 of 3 requests in 14 min. of: how many of them are meant."""
+    unit = _COUNTED[one.objective.partition("_")[0]] + ("" if one.observations == 1 else "s")
+    low, high = _USUAL_SPAN
+    span = "" if low <= one.span_seconds <= high else f" in {seconds(one.span_seconds)}"
+    part = "" if of is None else f"{number(max(1, round(of)) if of else 0)} of "
+    return f"{part}{number(one.observations)} {unit}{span}"
+
+
+def told(one: ObjectiveResult) -> str:
+    """What is known of one objective, in half a sentence; never the word "met": its value stands beside it."""
+    name, limit, slowest = name_of(one.objective), seconds(one.limit_seconds), one.slowest
+    at_least = "" if slowest is None else f", slowest at least {seconds(slowest)}"
+    match one.result:
+        case "met" if one.objective == _STALL:
+            share = "" if one.value is None or not one.value.value else f": {measured(one)}"
+            return f"{name if share else 'no stall'} over {limit}{share} ({counted(one)})"
+        case "met":
+            return f"{name} {measured(one)} (limit {limit}, {counted(one)})"
+        case "missed":
+            over = "over" if one.surely else "probably over"
+            return f"{name} {measured(one)}, {over} the limit of {limit} ({counted(one, one.over)})"
+        case "too_few":
+            return f"{name} too few to judge: {counted(one, one.over)} over {limit}{at_least}"
+        case "cannot_tell" if one.value is not None and one.value.high is None:
+            above = f"{counted(one, one.over)} above {seconds(one.value.low)}, the last bucket edge"
+            return f"{name} {measured(one)}, cannot tell if over {limit}: {above}"
+        case "cannot_tell":
+            return f"{name} cannot tell: the buckets and sums of {counted(one)} do not say"
+        case "no_data":
+            return f"{name} no observation"
 
 
 def wait_limit(limits: Limits) -> Limit | None:

@@ -6,16 +6,15 @@ from dataclasses import dataclass, replace
 from phasewatch.core.diagnosis.causes import admission_stalled, engine_stalled
 from phasewatch.core.diagnosis.causes._row import Finding, known
 from phasewatch.core.diagnosis.diagnose import diagnose, has
-from phasewatch.core.diagnosis.measures_view import Background, WindowView
-from phasewatch.core.diagnosis.objectives import JudgedObjective, family_of, judge, other_symptoms, slower_than_past
+from phasewatch.core.diagnosis.measures_view import Sight, WindowView
+from phasewatch.core.diagnosis.objectives import Judged, family_of, judge, other_symptoms, slower_than_past, told
 from phasewatch.core.diagnosis.overdue import overdue
 from phasewatch.core.diagnosis.progress import Progress, Stall, stepped, work_in_hand
-from phasewatch.core.formatting import seconds
+from phasewatch.core.formatting import number
 from phasewatch.core.measures.histogram import count_above
-from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.window import window
-from phasewatch.core.model import Cause, Confidence, Numbers, Snapshot, State, Symptom, Window
-from phasewatch.core.settings import Limits, Thresholds, stall_seconds
+from phasewatch.core.model import Cause, Confidence, Numbers, ObjectiveResult, Snapshot, State, Symptom, Window
+from phasewatch.core.settings import Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,38 +54,51 @@ STATE_TEXTS: Mapping[State, str] = {
 
 
 def judge_engine(
-    view: WindowView,
-    background: Background,
+    now: Sight,
+    sight_of: Callable[[str], Sight],
+    verdicts: Sequence[Judged],
     *,
+    figures_of: Callable[[Window], Numbers],
     wait_over_before: bool,
     past_stall: Stall | None,
     past_stall_until: float,
 ) -> Opinion:
-    """An opinion on a serving engine. past_stall: the last proven standstill; what it explains is kept apart."""
-    judged, figures, limits, thresholds = view.window, view.numbers, view.limits, view.thresholds
-    verdicts = judge(judged, figures, limits, thresholds)
-    symptoms = {one.symptom: one.ratio for one in verdicts if one.missed}
-    symptoms |= other_symptoms(judged, figures, limits, thresholds, wait_over_before=wait_over_before)
-    symptoms |= overdue(background.ages, judged, limits, thresholds)
+    """An opinion on a serving engine. verdicts: of its objectives. sight_of: what a family was judged over. figures_of:
+    the figures of another window. past_stall: the last proven standstill; what it explains is kept apart."""
+    view, thresholds = now.view, now.view.thresholds
+    missed = {one.symptom: one.ratio for one in verdicts if one.missed}
+    symptoms = dict(missed)
+    symptoms |= other_symptoms(*view.measured, view.limits, thresholds, wait_over_before=wait_over_before)
+    symptoms |= overdue(now.background.ages, view.window, view.limits, thresholds)
     if not any(family_of(one.objective) == "itl" for one in symptoms):
-        symptoms |= slower_than_past(judged, figures, background.past, thresholds)
+        symptoms |= slower_than_past(view.window, view.numbers, now.background.past, thresholds)
     if not symptoms:
-        return _healthy(judged, figures, verdicts, limits)
-    remaining = without_standstill(judged, past_stall, past_stall_until, thresholds)
-    if remaining is not judged:
-        return _after_standstill(view, remaining, symptoms, background, wait_over_before=wait_over_before)
-    return _explained(symptoms, view, background, symptoms)
+        return _healthy(view, [one.result for one in verdicts])
+    seen = {one: sight_of(family_of(one.objective)) for one in missed}
+
+    def without(sight: Sight) -> Sight:
+        rest = without_standstill(sight.view.window, past_stall, past_stall_until, thresholds)
+        if rest is sight.view.window:
+            return sight
+        return Sight(replace(sight.view, window=rest, numbers=figures_of(rest)), sight.background)
+
+    remaining = {id(one): without(one) for one in (now, *seen.values())}
+    if all(remaining[id(one)] is one for one in (now, *seen.values())):
+        return _explained(symptoms, now, seen, symptoms)
+    return _after_standstill(
+        symptoms, now, seen, lambda one: remaining.get(id(one), one), sight_of, wait_over_before=wait_over_before
+    )
 
 
 def _explained(
     symptoms: Mapping[Symptom, float],
-    view: WindowView,
-    background: Background,
+    now: Sight,
+    seen: Mapping[Symptom, Sight],
     shown: Iterable[Symptom],
     over: Sequence[Cause] = (),
 ) -> Opinion:
     """The cause that leads `symptoms` speaks. over: causes of those that are `shown`, but gone from this view."""
-    causes = diagnose(symptoms, view, background)
+    causes = diagnose(symptoms, now, seen)
     leading = causes[0]
     return Opinion(
         leading.verdict,
@@ -98,35 +110,67 @@ def _explained(
     )
 
 
-def _healthy(judged: Window, figures: Numbers, verdicts: tuple[JudgedObjective, ...], limits: Limits) -> Opinion:
-    if not verdicts and not (has(judged, "ttft") or has(judged, "itl")):
+def _healthy(view: WindowView, results: Sequence[ObjectiveResult]) -> Opinion:
+    """No symptom. Healthy is what meets an objective, unless all that was seen of another lies over its limit."""
+    judged, limits, thresholds = view.window, view.limits, view.thresholds
+    if not (has(judged, "ttft") or has(judged, "itl")) and not any(one.observations for one in results):
         return Opinion(
             "unknown", "low", "Requests run, but /metrics has neither TTFT nor ITL: no objective can be judged."
         )
     families = dict.fromkeys(name.partition("_")[0] for name in limits)
-    if not verdicts:
-        return Opinion(None, None, _nothing_judged(families))
-    known = {family_of(one.objective) for one in verdicts}
+    met = [one for one in results if one.result == "met"]
+    if not met or any(one.result == "too_few" and 2 * one.over > one.observations for one in results):
+        return Opinion(None, None, lambda: _nothing_judged(families, results))
+    known = {family_of(one.objective) for one in results if one.observations}
     unjudged = [family for family in families if family not in known and not has(judged, family)]
-    sure = all(one.surely_met for one in verdicts) and not unjudged
-    return Opinion("healthy", "high" if sure else "medium", lambda: _met(figures, unjudged))
+    undecided = any(one.result in ("too_few", "cannot_tell") for one in results)
+    fewest = min(one.observations for one in met)
+    confidence: Confidence = "high"
+    if undecided or fewest < thresholds.enough_observations:
+        confidence = "low"
+    elif unjudged or not all(one.surely for one in met) or fewest < thresholds.sure_observations:
+        confidence = "medium"
+    return Opinion("healthy", confidence, lambda: " ".join((_met(results, unjudged), _elsewhere(judged))).strip())
 
 
-def _met(figures: Numbers, unjudged: Sequence[str]) -> str:
-    parts = [
-        f"{name} p99 {seconds(latency.p99.value)}"
-        for name, latency in (("TTFT", figures.ttft_seconds), ("ITL", figures.itl_seconds))
-        if latency.p99 is not None
-    ]
-    summary = f"Objectives are met{': ' if parts else '.'}{', '.join(parts)}{'.' if parts else ''}"
-    return summary + (f" Not judged, signal missing: {', '.join(unjudged)}." if unjudged else "")
+def _met(results: Sequence[ObjectiveResult], unjudged: Sequence[str]) -> str:
+    """Each value with its limit; the word "met" only where nothing is over one."""
+    met, not_judged = (
+        [one for one in results if one.result in kind] for kind in (("met",), ("too_few", "cannot_tell"))
+    )
+    lead = "Within the limits" if not_judged else "Objectives are met"
+    parts = [f"{lead}: {', '.join(map(told, met))}.", *(f"{told(one)}." for one in not_judged)]
+    if unjudged:
+        parts.append(f"Not judged, signal missing: {', '.join(unjudged)}.")
+    return " ".join(parts)
 
 
-def _nothing_judged(families: Iterable[str]) -> str:
+def not_agreed_yet(missed: Iterable[ObjectiveResult]) -> str:
+    """Of an engine that is still called healthy."""
+    known = "; ".join(map(told, missed))
+    return f"Not for long enough for a verdict yet{': ' if known else ''}{known}."
+
+
+def _elsewhere(judged: Window) -> str:
+    """Where to look when users still complain."""
+    gauges = judged.gauges
+    if "running" not in gauges:
+        return ""
+    here = gauges["running"].last + (gauges["waiting"].last if "waiting" in gauges else 0.0)
+    return (
+        f"In flight here (running + waiting): {number(here)}; if clients or the gateway count more open requests, they"
+        " wait upstream: gateway, retrieval, network."
+    )
+
+
+def _nothing_judged(families: Iterable[str], results: Sequence[ObjectiveResult]) -> str:
     names = [family if family == "e2e" else family.upper() for family in families]
     if not names:
         return "Nothing to judge: this model has no objective."
-    return f"Nothing to judge yet: no observation of {' or '.join(names)} in this window."
+    known = [told(one) for one in results if one.result != "no_data"]
+    if not known:
+        return f"Nothing to judge yet: no observation of {' or '.join(names)} in this window."
+    return f"Nothing to judge yet: {'; '.join(known)}."
 
 
 def without_standstill(judged: Window, stall: Stall | None, until: float, thresholds: Thresholds) -> Window:
@@ -150,36 +194,33 @@ def without_standstill(judged: Window, stall: Stall | None, until: float, thresh
 
 
 def _after_standstill(
-    view: WindowView,
-    remaining: Window,
     symptoms: Mapping[Symptom, float],
-    background: Background,
+    now: Sight,
+    seen: Mapping[Symptom, Sight],
+    rest_of: Callable[[Sight], Sight],
+    sight_of: Callable[[str], Sight],
     *,
     wait_over_before: bool,
 ) -> Opinion:
     """The standstill, easing, explains the symptoms that go away without it; the rows judge what is left."""
-    judged, limits, thresholds = view.window, view.limits, view.thresholds
-    figures = numbers(remaining, thresholds, stall_seconds=stall_seconds(limits))
-    left = {one.symptom: one.ratio for one in judge(remaining, figures, limits, thresholds) if one.missed}
-    left |= other_symptoms(remaining, figures, limits, thresholds, wait_over_before=wait_over_before)
+    rest, limits, thresholds = rest_of(now), now.view.limits, now.view.thresholds
+    again = judge(rest.view.measured, lambda family: rest_of(sight_of(family)).view.measured, limits, thresholds)
+    left = {one.symptom: one.ratio for one in again if one.missed}
+    seen_left = {one: rest_of(sight_of(family_of(one.objective))) for one in left}
+    left |= other_symptoms(*rest.view.measured, limits, thresholds, wait_over_before=wait_over_before)
     explained = [one for one in symptoms if one.objective not in {other.objective for other in left}]
-    standing = judged.seconds - remaining.seconds
-    evidence = {"standstill_seconds": standing}
-    summary, refuted_by = engine_stalled.texts_of_the_past(standing)
-    causes = tuple(
-        engine_stalled.CAUSE.cause(
-            one.objective,
-            Finding(_share_gone(one, judged, remaining), evidence, summary, refuted_by, easing=True),
-            "medium",
-            view=None,
-            missing=(),
+    causes: list[Cause] = []
+    for one in explained:
+        whole, part = seen.get(one, now).view.window, rest_of(seen.get(one, now)).view.window
+        standing = whole.seconds - part.seconds
+        summary, refuted_by = engine_stalled.texts_of_the_past(standing)
+        found = Finding(
+            _share_gone(one, whole, part), {"standstill_seconds": standing}, summary, refuted_by, easing=True
         )
-        for one in explained
-    )
+        causes.append(engine_stalled.CAUSE.cause(one.objective, found, "medium", view=None, missing=()))
     if left:
-        rest = replace(view, window=remaining, numbers=figures)
-        return _explained(left, rest, background, symptoms, causes)
-    return Opinion(engine_stalled.CAUSE.verdict, "medium", causes[0].summary, causes, tuple(symptoms))
+        return _explained(left, rest, seen_left, symptoms, causes)
+    return Opinion(engine_stalled.CAUSE.verdict, "medium", causes[0].summary, tuple(causes), tuple(symptoms))
 
 
 def _share_gone(symptom: Symptom, judged: Window, remaining: Window) -> float:

@@ -109,6 +109,20 @@ def sum_limits(h: Histogram) -> tuple[float, float]:
     return lowest, inf if counts[-1] else highest
 
 
+def bucket_sum(h: Histogram, at: int) -> tuple[float, float]:
+    """The least and the most that the observations of one bucket add up to: what the sum leaves over of the others,
+    within what the bucket's own edges allow."""
+    counts, around = in_buckets(h), [edges(h, one) for one in range(len(h.bounds))]
+    # Nothing in an open bucket is nothing, not 0 x inf.
+    sums = [
+        (count * low, count * high) if count else (0.0, 0.0) for count, (low, high) in zip(counts, around, strict=True)
+    ]
+    least, most = sums.pop(at)
+    if h.total is None or mean(h) is None:
+        return least, most
+    return max(least, h.total - sum(high for _, high in sums)), min(most, h.total - sum(low for low, _ in sums))
+
+
 def in_buckets(h: Histogram) -> tuple[float, ...]:
     """Observations in each bucket alone. Counts that fall from one edge to the next are held level, as PromQL does."""
     rising = monotonic(h)

@@ -222,6 +222,21 @@ def _increase(before: Snapshot, after: Snapshot, name: str) -> Histogram:
     return Histogram(now.bounds, tuple(map(sub, now.counts, was.counts)), total)
 
 
+def join(earlier: Step, later: Step) -> Step:
+    """Two intervals of one engine, one right after the other, as one."""
+    if earlier.pages is not None and later.pages is not None and earlier.pages[1] is later.pages[0]:
+        return step(earlier.pages[0], later.pages[1])
+    return Step(
+        earlier.start,
+        later.end,
+        earlier.before,
+        later.after,
+        _added((earlier.increases, later.increases)),
+        _merged((earlier.histograms, later.histograms)),
+        earlier.restarted or later.restarted,
+    )
+
+
 def window(steps: Sequence[Step], rows: Callable[[str], Rows | None] | None = None) -> Window | None:
     """Add steps (in time order, of one engine) up; None without any. rows: see Window.
 

@@ -16,6 +16,7 @@ from phasewatch.core.model import (
     Fleet,
     ModelReport,
     Numbers,
+    ObjectiveResult,
     TargetReport,
 )
 from phasewatch.core.report.measure_table import observed
@@ -88,6 +89,11 @@ def _cause(cause: Cause) -> dict[str, Any]:
     return {key: value for key, value in _plain(cause).items() if key != "missing"}
 
 
+def _objective(one: ObjectiveResult) -> dict[str, Any]:
+    """Its severity is its symptom's, where it is missed; a lower bound of the slowest is told in the summary."""
+    return {key: value for key, value in _plain(one).items() if key not in ("severity", "slowest")}
+
+
 def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
     return {
         **_plain(report.key._asdict()),
@@ -101,6 +107,7 @@ def _engine(report: EngineReport, wall_offset: float) -> dict[str, Any]:
         "since": None if report.since is None else _plain(report.since + wall_offset),
         "previous_verdict": report.previous_verdict,
         "causes": [_cause(cause) for cause in report.causes],
+        "objectives": [_objective(one) for one in report.objectives],
         "symptoms": _plain(report.symptoms),
         "events": [_plain(one) | {"at": _plain(one.at + wall_offset)} for one in report.events],
         "advisories": _plain(report.advisories),
@@ -119,6 +126,7 @@ def _model(report: ModelReport, engines: Iterable[EngineReport]) -> dict[str, An
         "verdict": report.verdict,
         "confidence": report.confidence,
         "causes": [_cause(cause) for cause in report.causes],
+        "objectives": [_objective(one) for one in report.objectives],
         "symptoms": _plain(report.symptoms),
         **shown,
         "kv_cache": {

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 
+from phasewatch.core.diagnosis.objectives import counted, measured, name_of
 from phasewatch.core.diagnosis.opinion import STATE_TEXTS
 from phasewatch.core.formatting import figures, number, percent, seconds
-from phasewatch.core.model import SUSPICIOUS, TROUBLE, Event, EventKind, Latency, Numbers
+from phasewatch.core.model import SUSPICIOUS, TROUBLE, Event, EventKind, Latency, Numbers, ObjectiveResult, Result
 from phasewatch.core.report.measure_table import LATENCIES, MEASURES, PHASES, Measure, value_at
 
 # block of Numbers, what it is called
@@ -29,6 +30,15 @@ _EVENTS: Mapping[EventKind, str] = {
     "adapters": "LoRA adapters {before} -> {after}",
     "configuration": "configuration {before} -> {after}",
 }
+# Of an objective. What could not be judged never reads like what is met.
+RESULTS: Mapping[Result, str] = {
+    "met": "met",
+    "missed": "missed",
+    "too_few": "too few to judge",
+    "cannot_tell": "cannot tell",
+    "no_data": "no data",
+}
+OBJECTIVE_COLUMNS: tuple[str, ...] = ("objective", "result", "measured", "limit", "over it")
 # What a narrow terminal and a card have room for.
 PERCENTILES: tuple[str, ...] = ("p50", "p90", "p99")
 
@@ -39,6 +49,14 @@ def latencies(numbers: Numbers) -> Iterator[tuple[str, Latency]]:
         latency: Latency = getattr(numbers, f"{signal}_seconds")
         if latency.count or latency.mean is not None:
             yield label, latency
+
+
+def objective_row(one: ObjectiveResult, value: str) -> tuple[str, ...]:
+    """In the order of OBJECTIVE_COLUMNS. value: its estimate, as latencies are written beside it."""
+    sure = " (possibly)" if one.result == "missed" and not one.surely else ""
+    shown = measured(one) if one.objective in SHARES else value
+    of = "" if one.result == "no_data" else counted(one, one.over)
+    return name_of(one.objective), RESULTS[one.result] + sure, shown, seconds(one.limit_seconds), of
 
 
 def facts(numbers: Numbers) -> Iterator[tuple[str, str]]:
@@ -89,6 +107,7 @@ def vocabulary() -> dict[str, Any]:
         "trouble": TROUBLE,
         "suspicious": SUSPICIOUS,
         "shares": list(SHARES),
+        "results": dict(RESULTS),
         "latencies": [{"key": f"{signal}_seconds", "label": label} for signal, label, _ in LATENCIES],
         "percentiles": PERCENTILES,
         "phases": [{"key": phase, "label": label} for phase, label in PHASES],

@@ -7,11 +7,11 @@ from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICTS
 from phasewatch.core.model import (
     ANOMALIES,
     CONFIDENCES,
+    SEVERITIES,
     STATES,
     EngineReport,
-    Latency,
     ModelReport,
-    Numbers,
+    ObjectiveResult,
     TargetReport,
 )
 from phasewatch.core.report.measure_table import Samples, SeriesRow, enum, one
@@ -64,38 +64,38 @@ def _since(judged: JudgedReport) -> float | None:
     return report.since + judged.wall_offset
 
 
-def _measured(objective: str, numbers: Numbers | None) -> bool:
-    if numbers is None or objective == "itl_stall":
-        return numbers is not None and numbers.itl_stalled_ratio is not None
-    family, _, statistic = objective.partition("_")
-    latency: Latency = getattr(numbers, f"{family}_seconds")
-    return getattr(latency, statistic) is not None
-
-
 def _severities(limit: Limit) -> tuple[tuple[str, float], ...]:
     return ("warning", limit.warning), ("critical", limit.critical)
 
 
+def _objectives(judged: JudgedReport) -> tuple[ObjectiveResult, ...]:
+    """Of what serves now: an engine without traffic keeps no alert alive."""
+    report = judged.report
+    serving = report.state == "serving" if isinstance(report, EngineReport) else report.engines.get("serving")
+    return report.objectives if serving else ()
+
+
+def _judged(judged: JudgedReport) -> Iterator[tuple[tuple[str], float]]:
+    for result in _objectives(judged):
+        yield (result.objective,), float(result.judged)
+
+
 def _missed(judged: JudgedReport) -> Iterator[tuple[tuple[str, str], float]]:
-    """0 where the objective was measured and met, nothing where it was not measured."""
-    symptoms = {symptom.objective: symptom for symptom in judged.report.symptoms}
-    numbers = judged.report.numbers
-    for name, limit in judged.limits.items():
-        symptom = symptoms.get(name)
-        if symptom is None and not _measured(name, numbers):
-            continue
-        for severity, _seconds in _severities(limit):
-            yield (name, severity), float(symptom is not None and severity in ("warning", symptom.severity))
+    """0 where the objective is met, nothing where it could not be judged."""
+    for result in _objectives(judged):
+        if result.judged:
+            for severity in SEVERITIES:
+                yield (result.objective, severity), float(result.severity in (severity, "critical"))
 
 
 def _missed_surely(judged: JudgedReport) -> Iterator[tuple[tuple[str, str], float]]:
-    """A symptom's `surely` speaks of the warning limit; the critical one lies below the bucket's low edge as well."""
-    symptoms = {symptom.objective: symptom for symptom in judged.report.symptoms}
+    """`surely` speaks of the warning limit; the critical one lies below the bucket's low edge as well."""
+    results = {result.objective: result for result in _objectives(judged)}
     for (name, severity), missed in _missed(judged):
-        symptom = symptoms.get(name)
-        if symptom is not None and severity == "critical" and name != "itl_stall" and symptom.value is not None:
-            missed *= symptom.value.low >= judged.limits[name].critical
-        yield (name, severity), missed * (symptom is not None and symptom.surely)
+        result = results[name]
+        if severity == "critical" and name != "itl_stall" and result.value is not None:
+            missed *= result.value.low >= result.critical_seconds
+        yield (name, severity), missed * result.surely
 
 
 VERDICT_ROWS: tuple[SeriesRow[JudgedReport], ...] = (
@@ -119,14 +119,21 @@ VERDICT_ROWS: tuple[SeriesRow[JudgedReport], ...] = (
         ("level",),
     ),
     SeriesRow(
+        "objective_judged",
+        "1 where an objective is met or missed; 0 where that cannot be said: too few requests, cannot tell, no data.",
+        _judged,
+        ("objective",),
+    ),
+    SeriesRow(
         "objective_missed",
-        "1 where an objective's limit is missed over the first window.",
+        "1 where an objective's limit is missed, over the first window or as far back as it takes to judge;"
+        " no series where it cannot be judged.",
         _missed,
         ("objective", "severity"),
     ),
     SeriesRow(
         "objective_missed_surely",
-        "1 where an objective's limit is missed over the first window, whatever the histogram bucket hides.",
+        "1 where an objective's limit is missed, whatever the histogram bucket hides.",
         _missed_surely,
         ("objective", "severity"),
     ),

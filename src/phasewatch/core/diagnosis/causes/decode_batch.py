@@ -21,8 +21,8 @@ def _decode_batch(case: Case) -> Finding | None:
         if stalls(case) or prompts:
             return None
         pace = mean_itl
-    elif pace is None or pace <= case.limit:
-        return None
+    elif pace is None or pace <= case.limit or stalls(case):
+        return None  # stalls among quick steps can lift a mean above any limit
     if unloaded is not None and unloaded > case.limit:
         return None
     running = view.window.gauges["running"]

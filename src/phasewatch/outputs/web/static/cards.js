@@ -61,6 +61,27 @@ function latencies(block) {
   return el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
 }
 
+// What could not be judged has a mark and a colour of its own: it is not met.
+const RESULT_TONES = { met: "good", missed: "bad", too_few: "warn", cannot_tell: "warn", no_data: "calm" };
+
+function objectives(engine) {
+  const known = engine.objectives.filter((one) => one.observations > 0);
+  if (known.length === 0) return null;
+  const rows = known.map((one) => {
+    const kind = RESULT_TONES[one.result];
+    const share = vocabulary.shares.includes(one.objective);
+    const [value, bounds] = share && one.value ? [ratio(one.value.value), ""] : estimate(one.value);
+    return el("tr", {}, el("th", { scope: "row" }, words(one.objective)),
+      el("td", {}, el("span", { class: `pill ${kind}` }, MARKS[kind] + vocabulary.results[one.result]),
+        one.result === "missed" && !one.surely ? el("small", {}, "possibly") : null),
+      el("td", {}, value, bounds && el("small", {}, bounds)),
+      el("td", {}, seconds(one.limit_seconds)),
+      el("td", {}, `${number(Math.round(one.over))} of ${number(one.observations)}`, el("small", {}, `in ${seconds(one.span_seconds)}`)));
+  });
+  const head = el("tr", {}, ...["objective", "result", "measured", "limit", "over it"].map((title) => el("th", { scope: "col" }, title)));
+  return el("table", { class: "objectives" }, el("thead", {}, head), el("tbody", {}, ...rows));
+}
+
 function phases(block) {
   const known = vocabulary.phases.filter(({ key }) => block[key]?.mean_seconds != null);
   if (known.length === 0) return null;
@@ -124,7 +145,7 @@ export function engineCard(engine, error, isOpen) {
     why && !engine.summary ? el("p", { class: "soft" }, why) : null,
     error ? el("p", { class: "error" }, error) : null,
     first(engine.causes[0]),
-    numbers, empty && el("p", { class: "soft" }, empty),
+    objectives(engine), numbers, empty && el("p", { class: "soft" }, empty),
     phases(engine.phases), facts(engine), more(engine, isOpen));
 }
 
