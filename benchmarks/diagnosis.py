@@ -1,6 +1,6 @@
 """How often phasewatch says the right cause: on recordings whose fault is known, and on simulated incidents.
 
-    python -m benchmarks.diagnosis [RECORDINGS] [--simulated SEEDS] [--interval S] [--step S]
+    python -m benchmarks.diagnosis [RECORDINGS] [--simulated SEEDS] [--healthy-seeds N] [--interval S] [--step S]
 
 RECORDINGS: a folder of recordings with an expected.json (objectives, stretches to judge, right verdicts, onset); this
 repository's where none is named.
@@ -45,7 +45,9 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run judged. said: (seconds, label) of the judged engine or model; each stretch with its share of right."""
+    """One run judged. said: (seconds, label) of the judged engine or model; each stretch with its share of right labels
+    and all its labels, of the worst of several engines.
+    """
 
     name: str
     cause: str
@@ -74,6 +76,14 @@ def label_of(fleet: Fleet, stretch: Stretch, engine: int | None = None) -> str:
     return report.verdict or report.state
 
 
+def verdicts(fleet: Fleet, stretch: Stretch) -> Iterator[str | None]:
+    """Of every engine or model that the stretch judges."""
+    if stretch.level == "model":
+        yield from (one.verdict for one in fleet.models)
+    else:
+        yield from (one.verdict for one in fleet.engines if stretch.target in (None, one.key.target))
+
+
 def judged(
     name: str,
     cause: str,
@@ -95,7 +105,7 @@ def judged(
             labels = [label_of(fleet, stretch, engine) for fleet in inside]
             share = sum(one in stretch.accept for one in labels) / len(labels) if labels else 1.0
             if worst is None or share < worst[0]:
-                worst = share, tuple(one for one in labels if one not in stretch.accept)
+                worst = share, tuple(labels)
         assert worst is not None
         shares.append((stretch, *worst))
     last = stretches[-1]
@@ -106,9 +116,7 @@ def judged(
         for stretch in quiet
         for fleet in fleets
         if stretch.start <= fleet.at <= stretch.end
-        and any(
-            one.verdict not in (None, "healthy") for one in fleet.engines if stretch.target in (None, one.key.target)
-        )
+        and any(verdict not in (None, "healthy") for verdict in verdicts(fleet, stretch))
     )
     incident = next((one for one in stretches if one not in quiet), None)
     delay = clear = None
@@ -190,10 +198,9 @@ def simulated(kind: str, seed: int, interval: float, step: float) -> Outcome:
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
-    for stretch, share, wrong in outcome.shares:
-        missed = (
-            "" if not wrong else "  wrong: " + ", ".join(f"{n}x {what}" for what, n in Counter(wrong).most_common(4))
-        )
+    for stretch, share, labels in outcome.shares:
+        wrong = Counter(one for one in labels if one not in stretch.accept)
+        missed = "" if not wrong else "  wrong: " + ", ".join(f"{n}x {what}" for what, n in wrong.most_common(4))
         where = f"{stretch.start:.0f}-{stretch.end:.0f} s"
         yield f"  {where:<12} {'|'.join(stretch.accept):<44} {share:>5.0%}{missed}"
     course = [(label, [at for at, _ in said]) for label, said in groupby(outcome.said, key=lambda one: one[1])]
@@ -208,21 +215,21 @@ def summary(outcome: Outcome) -> str:
     return f"{outcome.name}: {outcome.cause}  right in {delay or '-'}{within}{clear}{false}"
 
 
-def confusion(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Injected cause -> what the judged documents said, as shares."""
-    said: dict[str, Counter[str]] = {}
+def confusion(outcomes: Sequence[Outcome], step: float) -> Iterator[str]:
+    """Right answers x what was said, in seconds; only what was ever got wrong, and how much was judged in all."""
+    said: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in outcomes:
-        for stretch, share, wrong in outcome.shares:
-            if set(stretch.accept) <= set(QUIET) and outcome.cause not in QUIET:
-                continue
-            counter = said.setdefault(outcome.cause, Counter())
-            total = len(wrong) / (1 - share) if share < 1 else 1.0
-            counter["right"] += round(1000 * share)
-            for what in wrong:
-                counter[what] += round(1000 / total)
-    for cause, counter in said.items():
-        whole = sum(counter.values())
-        yield f"  {cause:<24} " + "  ".join(f"{what} {n / whole:.1%}" for what, n in counter.most_common(6))
+        for stretch, _, labels in outcome.shares:
+            said["|".join(stretch.accept)] += Counter("right" if one in stretch.accept else one for one in labels)
+    whole = sum(counter.total() for counter in said.values())
+    right = sum(counter["right"] for counter in said.values())
+    yield f"  {'all':<44} {step * whole:>8,.0f} s judged  right {right / max(whole, 1):.1%}"
+    for expected, counter in sorted(said.items(), key=lambda row: row[1]["right"] - row[1].total()):
+        wrong = [(what, n) for what, n in counter.most_common() if what != "right"]
+        if wrong:
+            share = counter["right"] / counter.total()
+            told = ", ".join(f"{what} {step * n:,.0f} s" for what, n in wrong)
+            yield f"  {expected:<44} {step * counter.total():>8,.0f} s judged  right {share:.1%}; said {told}"
 
 
 def main(
@@ -230,7 +237,7 @@ def main(
     simulated_seeds: Annotated[int, typer.Option("--simulated", help="Seeds of each simulated kind.")] = 0,
     first_seed: Annotated[int, typer.Option(help="First seed.")] = 1,
     kinds: Annotated[str, typer.Option(help="Only these simulated kinds, comma separated.")] = "",
-    healthy_seeds: Annotated[int, typer.Option(help="Seeds of healthy services.")] = 0,
+    healthy_seeds: Annotated[int, typer.Option(help="Healthy services, of each healthy kind as many.")] = 0,
     interval: Annotated[float, typer.Option(help="Seconds between pages.")] = 2.0,
     step: Annotated[float, typer.Option(help="Seconds between evaluations.")] = 10.0,
     verbose: Annotated[bool, typer.Option("-v", help="Also the runs that are right.")] = False,
@@ -240,10 +247,12 @@ def main(
     with ProcessPoolExecutor() as pool:
         jobs = [pool.submit(replayed, named(recordings, name), one, interval, step) for name, one in expected.items()]
         wanted = [kind for kind in kinds.split(",") if kind] or list(scenarios.KINDS)
-        seeds = {kind: range(first_seed, first_seed + simulated_seeds) for kind in wanted}
-        if healthy_seeds:
-            seeds["healthy"] = range(first_seed, first_seed + healthy_seeds)
-        runs = [pool.submit(simulated, kind, seed, interval, step) for kind in seeds for seed in seeds[kind]]
+        seeds = [(kind, first_seed + n) for kind in wanted for n in range(simulated_seeds)]
+        healthy = [
+            (scenarios.HEALTHY[n % len(scenarios.HEALTHY)], first_seed + n // len(scenarios.HEALTHY))
+            for n in range(healthy_seeds)
+        ]
+        runs = [pool.submit(simulated, kind, seed, interval, step) for kind, seed in dict.fromkeys(seeds + healthy)]
         recorded = [job.result() for job in jobs]
         made = [run.result() for run in runs]
     print(f"pages every {interval:g} s, evaluations every {step:g} s\n\nRECORDINGS")
@@ -254,6 +263,8 @@ def main(
         f"\n{sum(share >= 0.95 for share in stretches)} of {len(stretches)} stretches right in 95 % or more;", end=" "
     )
     print(f"false alarms: {sum(one.false_seconds for one in recorded):.0f} s")
+    print("\nwhat is left: right answers x what was said")
+    print(*confusion(recorded, step), sep="\n")
     if not made:
         return
     counted = [outcome for outcome in made if outcome.counts]
@@ -273,8 +284,13 @@ def main(
         )
     right = sum(top1(one) for one in counted)
     print(f"\ntop-1 right: {right} of {len(counted)} ({right / len(counted):.1%})")
-    print("\nconfusion (share of judged documents)")
-    print(*confusion(counted), sep="\n")
+    calm = [outcome for outcome in counted if outcome.cause in scenarios.HEALTHY]
+    if calm:
+        false = sum(outcome.false_seconds for outcome in calm)
+        accused = sum(outcome.false_seconds > 0 for outcome in calm)
+        print(f"false alarms of {len(calm)} healthy services: {false:.0f} s, in {accused} of them")
+    print("\nwhat is left: right answers x what was said")
+    print(*confusion(counted, step), sep="\n")
 
 
 def mean_share(outcome: Outcome) -> float:

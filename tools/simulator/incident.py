@@ -41,6 +41,7 @@ class Incident:
     judge: tuple[Judge, ...] = ()
     servers: tuple[Server, ...] = ()
     weights: tuple[float, ...] = ()
+    routing: Literal["round_robin", "least_loaded"] = "round_robin"  # where there are no weights
     felt_by: str | None = None
 
 

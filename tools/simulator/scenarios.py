@@ -10,6 +10,7 @@ from random import Random
 
 from tools.simulator.config import Config, Server
 from tools.simulator.incident import Incident, Judge
+from tools.simulator.kinds_healthy import bursty, busy, one_slow, quiet, rolling_restart, seldom, wake_up
 from tools.simulator.kinds_itl import (
     decode_bandwidth,
     decode_batch,
@@ -64,12 +65,15 @@ class Scenario:
 
 
 _KINDS: tuple[Callable[[Random], Incident], ...] = (
-    healthy, idle, queue_batch_limit, queue_kv_cache, queue_prefill_backlog, prefill_long_prompts, prefill_cache_off,
+    idle, queue_batch_limit, queue_kv_cache, queue_prefill_backlog, prefill_long_prompts, prefill_cache_off,
     frontend, decode_interference, decode_batch, decode_preemption, decode_context, decode_slow, decode_bandwidth,
     decode_speculation, output_length, engine_stalled, admission_stalled, restart, client_aborts, load_imbalance,
     replica_outlier, requests_failing, cold_start, kv_transfer, kv_held,
 )  # fmt: skip
-KINDS: dict[str, Callable[[Random], Incident]] = {row.__name__: row for row in _KINDS}
+# In which nobody may be accused.
+_HEALTHY = (healthy, quiet, busy, bursty, seldom, one_slow, wake_up, rolling_restart)
+KINDS: dict[str, Callable[[Random], Incident]] = {row.__name__: row for row in (*_HEALTHY, *_KINDS)}
+HEALTHY: tuple[str, ...] = tuple(row.__name__ for row in _HEALTHY)
 
 
 def scenario(kind: str, seed: int) -> Scenario:
@@ -85,7 +89,11 @@ def scenario(kind: str, seed: int) -> Scenario:
         judge = (Judge(30, made.onset, before), *judge)
     servers = made.servers or (Server(made.base.machine, made.base.flags, made.frontend, made.faults),)
     config = Config(
-        servers, made.flows, routing="weighted" if made.weights else "round_robin", weights=made.weights, warm=made.warm
+        servers,
+        made.flows,
+        routing="weighted" if made.weights else made.routing,
+        weights=made.weights,
+        warm=made.warm,
     )
     limits = made.objectives or made.base.objectives()
     return Scenario(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from phasewatch.core.diagnosis.peers import among, peer
@@ -17,7 +18,6 @@ from phasewatch.core.model import (
     Fleet,
     Latency,
     ModelReport,
-    ObjectiveResult,
     Page,
     Snapshot,
     State,
@@ -28,8 +28,8 @@ from phasewatch.core.settings import Settings
 T = TypeVar("T")
 EngineId = tuple[str, str]  # model_name, engine
 _LONGEST_ERROR = 200
-# Percentiles of a few engines cost little more than one's; of more, the work would come in bursts.
-_MOST_PENDING = 16
+# Percentiles of so many engines cost a third each of what one's alone do; of more, the work would come in bursts.
+_MOST_PENDING = 64
 
 
 @dataclass(slots=True)
@@ -64,6 +64,7 @@ class Watcher:
         self._models: dict[ModelKey, Peers] = {}
         self._targets: dict[str, _Target] = {}
         self._pending: list[EngineKey] = []  # engines whose last page is not judged yet
+        self._rounds: list[ModelKey] = []  # models whose round is over, to be compared when these are judged
 
     def page(self, target: str, page: Page) -> None:
         """One good page."""
@@ -117,7 +118,10 @@ class Watcher:
         said = {name: [self._settled(one) for one in reports] for name, reports in said.items()}
         engines = self._among_peers([one for reports in said.values() for one in reports])
         targets = tuple(self._target(name, self._targets[name], reports, at) for name, reports in said.items())
-        models = tuple(self._model(key, members) for key, members in by_model(engines).items())
+        groups = by_model(engines)
+        merged = {key: self._merged(key, members) for key, members in groups.items()}
+        fit_together(latency for one, _ in merged.values() if one is not None for latency in _latencies(one))
+        models = tuple(self._model(key, members, *merged[key]) for key, members in groups.items())
         return Fleet(at, self._settings.windows[0], engines, models, targets)
 
     # --- engines -------------------------------------------------------------------------------------------------
@@ -149,7 +153,7 @@ class Watcher:
         return anew and taken is not None
 
     def _judge(self) -> None:
-        """All that is pending, each as of its own page."""
+        """All that is pending, each as of its own page; then the rounds that are over."""
         pending, self._pending = self._pending, []
         engines = {key: self._targets[key.target].engines[key[1:]] for key in pending}
         fit_together(latency for one in engines.values() if one.figures for latency in one.figures.latencies)
@@ -162,6 +166,12 @@ class Watcher:
                 memory.faults.pop(key[1:], None)
             for gone in served - self._served(key.target):
                 self._leave(key.target, gone)
+        rounds, self._rounds = self._rounds, []
+        for model in rounds:
+            peers = self._models.get(model)
+            if peers is not None:  # else its last engine was given up just now
+                peers.heard.clear()
+                _, peers.fault = _guarded("comparing engines", partial(self._compare, model, peers))
 
     def _spoilt(self, memory: _Target, one: EngineId, fault: Fault, at: float) -> None:
         """The page of an engine at `at` could not be taken in or judged."""
@@ -206,17 +216,19 @@ class Watcher:
 
     def _begin_turn(self, target: str) -> set[ModelKey]:
         """The models that it serves so far: where it was heard in this round, it ends the round."""
-        if any(key.target == target for key in self._pending):
+        if any(key.target == target for key in self._pending) or not self._served(target).isdisjoint(self._rounds):
             self._judge()
-        served = self._served(target)
-        for key in served:
-            if target in self._models[key].heard:
-                self._end_round(key)
-        return served
+        over = [key for key in self._served(target) if target in self._models[key].heard]
+        if over:
+            self._rounds += over
+            self._judge()
+        return self._served(target)
 
     def _end_turn(self, target: str, at: float, served: set[ModelKey]) -> None:
         """served: the models it served before. A round ends when every target of the model has been heard."""
         serves = self._served(target)
+        if not (serves ^ served).isdisjoint(self._rounds):
+            self._judge()
         for key in served - serves:
             self._leave(target, key)
         for key in serves:
@@ -224,16 +236,7 @@ class Watcher:
             peers.targets.add(target)
             peers.heard.add(target)
             peers.heard_at = max(peers.heard_at, at)
-        for key in [key for key in serves if self._models[key].heard == self._models[key].targets]:
-            self._end_round(key)
-
-    def _end_round(self, key: ModelKey) -> None:
-        self._judge()
-        peers = self._models.get(key)
-        if peers is None:  # its last engine was given up just now
-            return
-        peers.heard.clear()
-        _, peers.fault = _guarded("comparing engines", lambda: self._compare(key, peers))
+        self._rounds += [key for key in serves if self._models[key].heard == self._models[key].targets]
 
     def _among_peers(self, engines: Sequence[EngineReport]) -> tuple[EngineReport, ...]:
         """What is said of each, with what its siblings add to it."""
@@ -269,38 +272,39 @@ class Watcher:
         if not peers.targets:
             del self._models[key]
 
-    def _model(self, key: ModelKey, members: Sequence[EngineReport]) -> ModelReport:
-        peers = self._models.get(key, Peers())
-        windows = {
+    def _windows(self, members: Sequence[EngineReport]) -> Windows:
+        return {
             one.key: self._targets[one.key.target].engines[one.key[1:]].windows()
             for one in members
             if one.state not in ("down", "internal_error")
         }
 
-        def merge() -> ModelReport:
-            made = merge_model(key, members, windows, self._settings, peers.apart)
-            fit_together(_latencies(made))
-            made = replace(made, objectives=self._judged(made, members, windows))
-            _settle(made)
-            return made
+    def _merged(self, key: ModelKey, members: Sequence[EngineReport]) -> tuple[ModelReport | None, Fault | None]:
+        apart, windows = self._models.get(key, Peers()).apart, self._windows(members)
+        return _guarded("merging engines", lambda: merge_model(key, members, windows, self._settings, apart))
 
-        merged, fault = _guarded("merging engines", merge)
-        fault = fault or peers.fault
+    def _model(
+        self, key: ModelKey, members: Sequence[EngineReport], merged: ModelReport | None, fault: Fault | None
+    ) -> ModelReport:
+        """No reader of it can fail."""
+        if merged is not None:
+            merged, fault = _guarded("merging engines", partial(self._judged, merged, members))
+        fault = fault or self._models.get(key, Peers()).fault
         if merged is None or fault is not None:
             assert fault is not None
             return unmerged(key, members, fault)
         return merged
 
-    def _judged(
-        self, made: ModelReport, members: Sequence[EngineReport], windows: Windows
-    ) -> tuple[ObjectiveResult, ...]:
-        """The objectives of a model, over its engines whose figures are of now."""
+    def _judged(self, merged: ModelReport, members: Sequence[EngineReport]) -> ModelReport:
+        """With its objectives, over the engines whose figures are of now."""
         of_now = [one for one in members if one.objectives]
-        if len(of_now) < 2:
-            return of_now[0].objectives if of_now else ()
-        engines = [self._targets[one.key.target].engines[one.key[1:]] for one in of_now]
-        assert made.numbers is not None  # each of them has a window
-        return judged_together(engines, windows, made.numbers, self._settings)
+        objectives = of_now[0].objectives if of_now else ()
+        if len(of_now) > 1 and merged.numbers is not None:
+            engines = [self._targets[one.key.target].engines[one.key[1:]] for one in of_now]
+            objectives = judged_together(engines, self._windows(of_now), merged.numbers, self._settings)
+        judged = replace(merged, objectives=objectives)
+        _settle(judged)
+        return judged
 
     def _target(self, name: str, memory: _Target, reports: Sequence[EngineReport], at: float) -> TargetReport:
         error = memory.error

@@ -17,7 +17,7 @@ from support import ROOT
 from tools.simulator.config import Config, Faults, Server
 from tools.simulator.judge import counts, measured
 from tools.simulator.recording import write
-from tools.simulator.scenarios import KINDS, scenario
+from tools.simulator.scenarios import HEALTHY, KINDS, scenario
 from tools.simulator.server import serve
 from tools.simulator.simulation import Fleet
 
@@ -49,6 +49,14 @@ def test_sizes_differ_from_seed_to_seed() -> None:
     speeds = {scenario("healthy", seed).config.servers[0].machine.step_seconds for seed in range(20)}
     assert len(speeds) == 20
     assert min(speeds) < 0.02 < max(speeds)
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_in_a_healthy_kind_no_verdict_is_ever_right(kind: str) -> None:
+    made = scenario(kind, 1)
+    assert made.misses is None
+    assert made.judge
+    assert all(set(each.accept) <= {"healthy", "idle"} for each in made.judge)
 
 
 def test_what_clients_saw_is_judged_from_their_side_only() -> None:
@@ -109,7 +117,7 @@ def test_a_live_server_answers_while_it_runs_and_refuses_while_it_is_down() -> N
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nothing", "--out", "x"], "no kind 'nothing'; there are: healthy, idle"),
+        (["nothing", "--out", "x"], "no kind 'nothing'; there are: healthy, quiet, busy"),
         (["healthy"], "say --out DIR or --serve"),
         (["healthy", "--serve", "--listen", "8000"], "listen address '8000': want HOST:PORT"),
     ],
