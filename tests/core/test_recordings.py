@@ -34,7 +34,6 @@ SEEN_2, SEEN_10, THIN_FIRST, THIN_THIRD, FIVE = "seen-2", "seen-10", "thin-first
 EVERY_SCRAPE = (SEEN_2, SEEN_10, THIN_FIRST, THIN_THIRD)
 NOT_YET: dict[str, tuple[tuple[str, ...], str]] = {
     "queue-tail": ((SEEN_2, SEEN_10, THIN_FIRST), "unknown between the bursts that make the tail"),
-    "queue-tail-fixed": ((THIN_THIRD,), "decode_slow for one scrape of a healthy server"),
     "stuck-behind": (EVERY_SCRAPE, "frontend, for requests that wait for the running step of a long prompt"),
     "stuck-two-servers": (EVERY_SCRAPE, "frontend, as in stuck-behind"),
     "stuck-chunks-512": (EVERY_SCRAPE, "unknown: no cause of the tail, half of it queue and half of it prefill"),
