@@ -134,12 +134,12 @@ class Engine:
 
     def page(self, snapshot: Snapshot) -> bool:
         """One more page is taken in. Whether the engine had begun anew."""
-        if other_process(self.last, snapshot):
+        change = step(self.last, snapshot)
+        if change.restarted and other_process(self.last, snapshot):
             self.doubted_until = snapshot.at + self.settings.windows[0]
         if snapshot.at < self.doubted_until:
             self._first_of_its_process(snapshot)
             return False
-        change = step(self.last, snapshot)
         stall = engine_stall(self.progress, self.settings.thresholds)
         if stall is not None:
             self.stall, self.stall_until = stall, snapshot.at

@@ -1,11 +1,12 @@
 """Signals that contradict themselves or each other are left out before anything is judged by them."""
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from math import inf
 
 from phasewatch.core.measures.phases import count_of, mean_of, steady
 from phasewatch.core.measures.quantile import estimate
-from phasewatch.core.model import Window
+from phasewatch.core.model import Histogram, Window
 from phasewatch.core.settings import Thresholds
 
 # The first edge of vLLM's TTFT: no request is read, scheduled and computed in under a millisecond.
@@ -53,13 +54,21 @@ def consistent(window: Window, thresholds: Thresholds) -> tuple[Window, tuple[Co
 
 def _impossible_ttft(window: Window) -> Contradiction | None:
     """Every first token within a millisecond while requests take longer: an old release recorded zeros."""
-    histogram, e2e = window.histograms.get("ttft"), mean_of(window, "e2e")
-    slowest = None if histogram is None else estimate(histogram, 1.0)
+    histogram = window.histograms.get("ttft")
+    if histogram is None or not _within(histogram, _IMPOSSIBLE_TTFT_SECONDS):
+        return None
+    slowest, e2e = estimate(histogram, 1.0), mean_of(window, "e2e")
     if slowest is None or slowest.high is None or slowest.high > _IMPOSSIBLE_TTFT_SECONDS:
         return None
     if e2e is not None and e2e <= _IMPOSSIBLE_TTFT_SECONDS:
         return None
     return Contradiction(("ttft",), "TTFT is implausible: every first token within 1 ms; it is not judged.")
+
+
+def _within(histogram: Histogram, limit: float) -> bool:
+    """Whether all of it may lie at or below a limit: cheap to ask, and seldom true."""
+    edges = bisect_right(histogram.bounds, limit)
+    return edges > 0 and max(histogram.counts[:edges]) >= histogram.count
 
 
 def _standing_still(window: Window) -> Contradiction | None:
@@ -92,14 +101,15 @@ def _part_above_whole(window: Window, part: str, whole: str, counted: str, of: s
 
 def _swapped_phases(window: Window, thresholds: Thresholds) -> Contradiction | None:
     """A part above its whole: prefill far longer than TTFT, and decode far shorter than its tokens took."""
-    ttft, prefill, decode, itl, output = (
-        mean_of(window, name) for name in ("ttft", "prefill", "decode", "itl", "output_length")
-    )
-    if ttft is None or prefill is None or decode is None or itl is None or output is None:
+    ttft, prefill = mean_of(window, "ttft"), mean_of(window, "prefill")
+    if ttft is None or prefill is None or prefill <= 2 * ttft:
+        return None
+    decode, itl, output = (mean_of(window, name) for name in ("decode", "itl", "output_length"))
+    if decode is None or itl is None or output is None:
         return None
     # Several tokens a step (speculation) make fewer gaps than tokens: count the gaps themselves.
     streamed = count_of(window, "itl") * itl / max(count_of(window, "e2e"), 1.0)
-    if not steady(window, thresholds) or prefill <= 2 * ttft or decode >= streamed / 2:
+    if not steady(window, thresholds) or decode >= streamed / 2:
         return None
     return Contradiction(
         _PHASES,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from operator import is_not, sub
+from operator import gt, is_not, sub
 from typing import Generic, TypeVar, overload
 
 from phasewatch.core.measures.histogram import increase, merge
@@ -139,13 +139,15 @@ def _parts(one: GaugeWindow) -> tuple[float, float, float]:
 
 def restarted(before: Snapshot, after: Snapshot) -> bool:
     """Whether the engine began anew between two pages. Decided once per engine, never per series or bucket."""
-    if any(
+    return _born_later(before, after) or _any_fell(before, after)
+
+
+def _born_later(before: Snapshot, after: Snapshot) -> bool:
+    return any(
         after.gauges[birth] > before.gauges[birth] + _BIRTH_TOLERANCE_SECONDS
         for birth in _BIRTHS
         if birth in before.gauges and birth in after.gauges
-    ):
-        return True
-    return _any_fell(before, after)
+    )
 
 
 def other_process(before: Snapshot, after: Snapshot) -> bool:
@@ -160,6 +162,10 @@ def other_process(before: Snapshot, after: Snapshot) -> bool:
 def _any_fell(before: Snapshot, after: Snapshot) -> bool:
     if any(_fell(before.histograms[name], now) for name, now in after.histograms.items() if name in before.histograms):
         return True
+    return _core_counter_fell(before, after)
+
+
+def _core_counter_fell(before: Snapshot, after: Snapshot) -> bool:
     return any(
         after.counters[name] < before.counters[name]
         for name in _CORE_COUNTERS
@@ -181,39 +187,53 @@ def _fell(before: Histogram, after: Histogram) -> bool:
 def step(before: Snapshot, after: Snapshot) -> Step:
     """What changed between two good pages of one engine. After a restart all that is there is new; the first sight
     of a counter is a baseline; a single counter that drops without a restart is left out."""
-    anew = restarted(before, after)
+    grown, on = _grown(before, after)
+    anew = grown is None or _born_later(before, after) or _core_counter_fell(before, after)
     increases: dict[str, float] = {}
-    for name, value in after.counters.items():
-        if anew:
-            increases[name] = value
-        elif name in before.counters and value >= before.counters[name]:
-            increases[name] = value - before.counters[name]
-    # The old process's gauges say nothing of the new one.
-    earlier = after.gauges if anew else before.gauges
-    on = not anew and _goes_on(before, after) and len(increases) == len(before.counters)
-    histograms = after.histograms if anew else _grown(before, after, on)
+    if anew:
+        increases |= after.counters
+    else:
+        earlier = before.counters
+        for name, value in after.counters.items():
+            if name in earlier and value >= earlier[name]:
+                increases[name] = value - earlier[name]
+    on = on and not anew and len(increases) == len(before.counters) == len(after.counters)
     return Step(
-        before.at, after.at, earlier, after.gauges, increases, histograms, anew, (before, after) if on else None
+        before.at,
+        after.at,
+        after.gauges if anew else before.gauges,  # the old process's gauges say nothing of the new one
+        after.gauges,
+        increases,
+        after.histograms if anew or grown is None else grown,
+        anew,
+        (before, after) if on else None,
     )
 
 
-def _goes_on(before: Snapshot, after: Snapshot) -> bool:
-    """Whether both pages have the same counters and the same histograms, on the same edges."""
+def _grown(before: Snapshot, after: Snapshot) -> tuple[dict[str, Histogram] | None, bool]:
+    """By how much each histogram grew, None where one fell (see `_fell`); whether both pages have the same ones, on the
+    same edges."""
+    grown: dict[str, Histogram] = {}
     earlier = before.histograms
-    return (
-        before.counters.keys() == after.counters.keys()
-        and earlier.keys() == after.histograms.keys()
-        and all(earlier[name].bounds == now.bounds for name, now in after.histograms.items())
-    )
-
-
-def _grown(before: Snapshot, after: Snapshot, on: bool) -> Mapping[str, Histogram]:
-    """on: both have the same histograms, and no bucket fell."""
-    if on:
-        return _WhenRead(after.histograms, lambda name: _increase(before, after, name))
-    both = ((name, before.histograms[name], now) for name, now in after.histograms.items() if name in before.histograms)
-    grown = ((name, increase(was, now)) for name, was, now in both)
-    return {name: histogram for name, histogram in grown if histogram is not None}
+    on = len(earlier) == len(after.histograms)
+    for name, now in after.histograms.items():
+        was = earlier.get(name)
+        if was is None:
+            on = False
+        elif was.bounds is now.bounds or was.bounds == now.bounds:
+            counts = tuple(map(sub, now.counts, was.counts))
+            if was.counts is not now.counts and (counts[0] < 0 or any(map(gt, counts, counts[1:]))):
+                return None, False
+            total = None if was.total is None or now.total is None else now.total - was.total
+            grown[name] = Histogram(now.bounds, counts, total)
+        elif now.count < was.count:
+            return None, False
+        else:
+            on = False
+            together = increase(was, now)
+            if together is not None:
+                grown[name] = together
+    return grown, on
 
 
 def _increase(before: Snapshot, after: Snapshot, name: str) -> Histogram:
@@ -252,7 +272,7 @@ def window(steps: Sequence[Step], rows: Callable[[str], Rows | None] | None = No
     else:
         first, last = ends
         increases = {name: value - first.counters[name] for name, value in last.counters.items()}
-        histograms = _WhenRead(last.histograms, lambda name: _increase(first, last, name))
+        histograms = {name: _increase(first, last, name) for name in last.histograms}
     last_gauges = steps[-1].after
     return Window(
         seconds=sum([one.end - one.start for one in steps]),
