@@ -221,3 +221,72 @@ def test_adapters_without_a_slot_are_told_while_requests_wait_for_them() -> None
     assert "1 LoRA adapters that have no slot (max_loras 2)" in advisory(report, "adapters_waiting")
     report = scene.after(90, lambda: server.engine.set(running=2, waiting=0, deferred=0).serves(4))
     assert "adapters_waiting" not in kinds(report)
+
+
+# --- what else makes prefill slow ---------------------------------------------------------------------------------
+
+
+def _prompts(server: Server, times: int = 2, **how: float) -> None:
+    server.engine.set(running=1).serves(times, **how)  # type: ignore[arg-type]
+
+
+@INTERVALS
+@pytest.mark.parametrize(("prompt", "prefill"), [(300, 0.1), (3000, 0.9)])
+def test_prompts_that_compute_slower_than_before_are_no_matter_of_length(
+    interval: float, prompt: int, prefill: float
+) -> None:
+    server = Server()
+    scene = Scene(server, interval=interval)
+    scene.after(180, lambda: _prompts(server, prompt=prompt, prefill=prefill))
+    report = scene.after(90, lambda: _prompts(server, prompt=prompt, prefill=5 * max(prefill, 0.7)))
+    assert answer(report) == "prefill_slow"
+    assert "before" in report.summary
+    assert "shorter prompts" not in advice(report)
+    assert "LoRA" not in advice(report)
+    assert answer(scene.after(90, lambda: _prompts(server, prompt=prompt, prefill=prefill))) == "healthy"
+
+
+def test_prompts_that_are_longer_and_as_fast_as_before_are_long() -> None:
+    server = Server()
+    scene = Scene(server)
+    scene.after(180, lambda: _prompts(server, prompt=1000, prefill=0.5))
+    report = scene.after(90, lambda: _prompts(server, prompt=8000, prefill=4.2))
+    assert answer(report) == "prefill_long_prompts"
+    assert "prefill_slow" not in blamed(report)
+
+
+def test_an_adapter_that_was_just_loaded_is_the_first_thing_to_look_at() -> None:
+    server = Richer()
+    scene = Scene(server)
+    scene.after(180, lambda: _prompts(server, prompt=300, prefill=0.1))
+    server.more = Counter(
+        {'vllm:lora_requests_info{max_lora="1",running_lora_adapters="a",waiting_lora_adapters=""}': 1}
+    )
+    report = scene.after(50, lambda: _prompts(server, prompt=300, prefill=4.0))
+    assert answer(report) == "prefill_slow"
+    assert advice(report).startswith("wait until the LoRA adapters are loaded")
+    assert [one.kind for one in report.events] == ["adapters"]
+
+
+@INTERVALS
+@pytest.mark.parametrize("before", [0.9, 0.6])
+def test_hits_far_below_the_best_known_are_why_prompts_are_computed(interval: float, before: float) -> None:
+    server = Server()
+    scene, prompt = Scene(server, interval=interval), 4000
+    cached = round(prompt * before)
+    scene.after(300, lambda: _prompts(server, prompt=prompt, cached=cached, prefill=4 * (1 - before), outside=0.01))
+    report = scene.after(90, lambda: _prompts(server, prompt=prompt, prefill=4.0))
+    assert answer(report) == "prefill_cache_misses"
+    assert f"{before:.0%}".replace("%", " %") in report.summary
+    # An hour of misses does not make them usual.
+    assert answer(scene.after(600, lambda: _prompts(server, prompt=prompt, prefill=4.0))) == "prefill_cache_misses"
+
+
+@pytest.mark.parametrize("size", [16, 784])
+def test_a_block_longer_than_the_prompts_can_have_no_hit(size: int) -> None:
+    server = Server()
+    server.engine.block_size = size
+    report = Scene(server).after(90, lambda: _prompts(server, prompt=600, prefill=3.5))
+    assert answer(report) == ("prefill_long_prompts" if size == 16 else "prefill_cache_misses")
+    assert ("--block-size" in advice(report)) == (size == 784)
+    assert "route by prefix (cache" not in advice(report)

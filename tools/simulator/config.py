@@ -93,6 +93,7 @@ class Faults:
 
     engine_speed, frontend_speed: (from second, speed) steps; 1 is normal, 0 stands still. admission_stop: (from, to)
     in which the scheduler admits nobody. restart: (killed at, seconds until the port listens again).
+    prefill_speed: the same of prompt tokens alone (another process takes compute that decode does not need).
     fail_5xx, fail_error: (from second, share of requests) answered with status 500, or ended by the engine with
     finish reason "error" after the first token. blocks_kept: (from second, mean seconds) for which the blocks of
     finished requests stay taken, as on a prefill engine whose decode side collects late.
@@ -100,6 +101,7 @@ class Faults:
 
     engine_speed: tuple[tuple[float, float], ...] = ()
     frontend_speed: tuple[tuple[float, float], ...] = ()
+    prefill_speed: tuple[tuple[float, float], ...] = ()
     admission_stop: tuple[float, float] | None = None
     restart: tuple[float, float] | None = None
     fail_5xx: tuple[float, float] | None = None

@@ -31,7 +31,7 @@ class Engine:
         self.flags, self.alive = flags, True
         self.scheduler = Scheduler(flags, random)
         self._machine, self._random = machine, random
-        self._speed = Speed(faults.engine_speed)
+        self._speed, self._prefill_speed = Speed(faults.engine_speed), Speed(faults.prefill_speed)
         self._admission_stop = faults.admission_stop or (float("inf"), float("inf"))
         self._kept_from, self._kept_seconds = faults.blocks_kept or (float("inf"), 0.0)
         self._inbox: deque[tuple[Request, bool]] = deque()
@@ -77,7 +77,7 @@ class Engine:
         plan = self.scheduler.schedule(now, admit, self._result)
         self._start_transfers(now)
         if plan:
-            self._book(self._speed.finish(now, self._seconds(plan)), lambda end: self._end(plan, end))
+            self._book(self._speed.finish(now, self._seconds(plan, now)), lambda end: self._end(plan, end))
             return
         self._report(now)
         if self.scheduler.waiting:
@@ -85,8 +85,9 @@ class Engine:
         else:
             self._busy = False
 
-    def _seconds(self, plan: Plan) -> float:
-        """What the step takes at full speed. Recomputing after a preemption is prompt work again."""
+    def _seconds(self, plan: Plan, now: float) -> float:
+        """What the step takes at full speed, but for prompt tokens that something slows down. Recomputing after a
+        preemption is prompt work again."""
         machine = self._machine
         at_once = 1 + (self.flags.speculation.drafts if self.flags.speculation else 0)
         prompt = decoded = decoding = context = 0
@@ -101,7 +102,7 @@ class Engine:
             machine.step_seconds
             + decoded * machine.per_request_seconds
             + context * machine.per_context_token_seconds
-            + prompt * machine.prefill_token_seconds
+            + prompt * machine.prefill_token_seconds / self._prefill_speed.at(now)
             + (decoded - decoding) * machine.draft_token_seconds
         )
         if prompt:

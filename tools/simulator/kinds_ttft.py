@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 from random import Random
 
-from tools.simulator.config import Faults, FrontEnd, Length, Transfer
-from tools.simulator.incident import Incident, Judge, draw_onset, more
+from tools.simulator.config import Faults, Flow, FrontEnd, Length, Transfer
+from tools.simulator.incident import LASTS, Incident, Judge, draw_onset, more
 from tools.simulator.sizes import Base, draw, edge_above, pool_of, with_flags, with_machine
 from tools.simulator.speed import stop_and_go
 
@@ -122,17 +122,9 @@ def _patient_streams(base: Base) -> dict[str, float]:
 def prefill_cache_off(random: Random) -> Incident:
     base = _quick_to_answer(random)
     prompt, rate = _long_prompts(random, base)
-    lost = random.random() < 0.4
-    base = with_flags(base, prefix_caching=lost, kv_blocks=pool_of(base, 12 * prompt))
+    base = with_flags(base, prefix_caching=False, kv_blocks=pool_of(base, 12 * prompt))
     onset = draw_onset(random)
-    flow = replace(more(base, onset, rate, prompt, random.uniform(8, 20)), rate=0.0, every=1 / rate, name="assistant")
-    limits = base.objectives() | _patient_streams(base)
-    shared = replace(flow, prompt=Length(prompt * 1.03, 0.01), head=round(prompt))
-    if lost:
-        # The same prompts all along; from onset on their heads differ (somebody put the time of day in front).
-        flows = (replace(shared, start=0.0, end=onset), replace(flow, name="stamped"))
-        accept: tuple[str, ...] = ("prefill_cache_off", "prefill_long_prompts")
-        return Incident(base, flows, "ttft_p99", "heads no longer shared", accept, onset, objectives=limits)
+    shared = replace(_evenly(base, onset, prompt, rate, random), prompt=Length(prompt * 1.03, 0.01), head=round(prompt))
     return Incident(
         base,
         (base.light(end=onset), shared),
@@ -140,7 +132,63 @@ def prefill_cache_off(random: Random) -> Incident:
         "shared heads, prefix caching off",
         ("prefill_cache_off",),
         onset,
-        objectives=limits,
+        objectives=base.objectives() | _patient_streams(base),
+    )
+
+
+def prefill_cache_misses(random: Random) -> Incident:
+    """The same prompts all along; from onset on their heads differ (somebody put the time of day in front)."""
+    base = _quick_to_answer(random)
+    prompt, rate = _long_prompts(random, base)
+    base = with_flags(base, kv_blocks=pool_of(base, 12 * prompt))
+    onset = draw_onset(random) + 180  # hits are known only after some minutes of them
+    stamped = _evenly(base, onset, prompt, rate, random)
+    shared = replace(
+        stamped, prompt=Length(prompt * 1.03, 0.01), head=round(prompt), start=0.0, end=onset, name="assistant"
+    )
+    # The first one of a head is computed whole.
+    warm = replace(shared, every=None, burst=1, end=1.0)
+    incident = Incident(
+        base,
+        (replace(shared, start=20.0), warm, stamped),
+        "ttft_p99",
+        "heads no longer shared",
+        ("prefill_cache_misses",),
+        onset,
+        objectives=base.objectives() | _patient_streams(base),
+    )
+    judge = (
+        Judge(110.0, onset, ("healthy",)),
+        Judge(onset + incident.settle, onset + incident.settle + LASTS, incident.accept),
+    )
+    return replace(incident, judge=judge)
+
+
+def _evenly(base: Base, onset: float, prompt: float, rate: float, random: Random) -> Flow:
+    flow = more(base, onset, rate, prompt, random.uniform(8, 20))
+    return replace(flow, rate=0.0, every=1 / rate, name="stamped")
+
+
+def prefill_slow(random: Random) -> Incident:
+    """Another process takes compute from onset on: prompts take several times as long, decode reads as fast."""
+    base = _quick_to_answer(random)
+    limit = base.objectives()["ttft_p99"]
+    prompt = min(30_000.0, random.uniform(0.25, 0.4) * limit / base.machine.prefill_token_seconds)
+    speed = random.uniform(0.06, 0.12)
+    # A third busy with prompts once they are slow.
+    rate = random.uniform(0.2, 0.3) * speed / (prompt * base.machine.prefill_token_seconds)
+    base = with_flags(base, kv_blocks=pool_of(base, 12 * prompt))
+    onset = draw_onset(random) + 120
+    flow = replace(_evenly(base, 0.0, prompt, rate, random), name="assistant")
+    return Incident(
+        base,
+        (flow,),
+        "ttft_p99",
+        f"prompt tokens are computed at {speed:.2f} of the speed",
+        ("prefill_slow",),
+        onset,
+        objectives=base.objectives() | _patient_streams(base),
+        faults=Faults(prefill_speed=((onset, speed),)),
     )
 
 

@@ -33,8 +33,10 @@ from phasewatch.core.measures.ages import InFlight
 from phasewatch.core.measures.events import events, first_events
 from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.history import History, of_this_process, reach
+from phasewatch.core.measures.hits import HitRatios
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.past import Past, moment
+from phasewatch.core.measures.phases import count_of
 from phasewatch.core.measures.sanity import Contradiction, consistent
 from phasewatch.core.measures.window import other_process, since, step, window
 from phasewatch.core.measures.window_arrays import Recent, Rows
@@ -94,6 +96,7 @@ class Engine:
     counts: dict[tuple[str, str, str], float] = field(default_factory=dict)
     first_request_at: float | None = None  # since it started or woke up; None where that was not seen
     fresh: bool = False  # it started or woke up, and has made no token since
+    hits: HitRatios = field(default_factory=HitRatios)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
     state: State = "warming_up"
     opinion: Opinion = field(default_factory=lambda: Opinion.of_state("warming_up"))
@@ -315,7 +318,8 @@ class Engine:
             view = self.view if start == self.view.window.steps[0].start else self._view(start)
             now = moment(self.last.at, view.window, view.numbers)
             past = self.past.view(now, view.window.steps)
-            background = Background(past, self.first_request_at, self.in_flight.ages, self._born == "wake_up")
+            woke_up, hits = self._born == "wake_up", self.hits.best(view.window.steps[0].start)
+            background = Background(past, self.first_request_at, self.in_flight.ages, woke_up, hits)
             self.sights[start] = Sight(view, background)
         return self.sights[start]
 
@@ -377,6 +381,8 @@ class Engine:
         if state != "serving" or view is None:
             return Opinion.of_state(state)
         self.past.remember(moment(self.last.at, view.window, view.numbers), view.window)
+        if count_of(view.window, "ttft") >= thresholds.few_finishes:
+            self.hits.remember(self.last.at, view.numbers.tokens.prefix_hit_ratio)
         self.wait_over = expected_wait_over(view.numbers, self.limits)
         return judge_engine(
             self._sight(view.window.steps[0].start),

@@ -326,6 +326,13 @@ class WindowView:
             return window.gauges["prefix_caching"].last == 0
         return window.increases.get("prompt_tokens", 0.0) > 0 and window.increases.get("prefix_queries", 1.0) == 0
 
+    @property
+    def adapters_loading(self) -> bool:
+        """Whether a LoRA adapter came in this window, or waits for a slot."""
+        start, waiting = self.window.steps[0].start, self.window.gauges.get("waiting_adapters")
+        came = any(one.kind == "adapters" and one.at > start for one in self.events)
+        return came or (waiting is not None and waiting.max > 0)
+
     @cached_property
     def transfer_seconds(self) -> float | None:
         """Mean seconds of one transfer of KV blocks between engines; from CPU memory, a request."""
@@ -350,12 +357,14 @@ def _prefills_throughout(step: Step) -> bool:
 @dataclass(frozen=True, slots=True)
 class Background:
     """What is known of the engine besides the window. first_request_at: since it started or woke up, where that was
-    seen. ages: of its requests in flight, as of the window's last page. woke_up: whether it had slept before that."""
+    seen. ages: of its requests in flight, as of the window's last page. woke_up: whether it had slept before that.
+    best_hit_ratio: of its prefix cache, before the window."""
 
     past: PastView = field(default_factory=no_past)
     first_request_at: float | None = None
     ages: Ages = field(default_factory=Ages)
     woke_up: bool = False
+    best_hit_ratio: float | None = None
 
 
 class Sight(NamedTuple):
@@ -387,6 +396,30 @@ class Case:
         return any(family_of(one.objective) in families for one in self.symptoms)
 
     @property
+    def prefill_pace(self) -> float | None:
+        """Seconds a computed token, where nothing else took part in those prefills."""
+        speed = self.view.numbers.tokens.prefill_speed
+        return 1 / speed if speed and self.view.running_max <= 1 else None
+
+    @property
+    def prefill_times_slower(self) -> float | None:
+        """How many times as long as in its own past a prompt token takes to compute; None where it is not clearly
+        longer."""
+        pace, before = self.prefill_pace, self.past.seconds_per_prompt_token
+        if pace is None or before is None or pace <= self.view.thresholds.symptom_ratio * before:
+            return None
+        return pace / before
+
+    @property
+    def misses_times_more(self) -> float | None:
+        """How many times as large as at its best the part of the prompts is that misses the prefix cache, and so is
+        computed; None where it is not clearly larger."""
+        hits, best = self.view.numbers.tokens.prefix_hit_ratio, self.background.best_hit_ratio
+        if hits is None or best is None or 1 - hits <= self.view.thresholds.symptom_ratio * (1 - best):
+            return None
+        return (1 - hits) / (1 - best) if best < 1 else inf
+
+    @property
     def _cold_until(self) -> float:
         """The end of the minute after the engine's first request; -inf where that was not seen."""
         first = self.background.first_request_at
@@ -396,8 +429,8 @@ class Case:
     def slow_in_first_minute(self) -> bool:
         """Whether every first token that is above the limit, whatever its bucket hides, came within a minute of the
         engine's first request."""
-        slow = self._slow
-        return bool(slow) and slow[-1].start <= self._cold_until
+        slow, first = self._slow, self.background.first_request_at
+        return bool(slow) and first is not None and first <= slow[0].start and slow[-1].start <= self._cold_until
 
     @property
     def _slow(self) -> Sequence[Step]:

@@ -18,11 +18,10 @@ def long_prompts(case: Case) -> Finding | None:
     # Many computed tokens a request: prefill has more tokens to work on than decode.
     if case.cold or not view.prompt_heavy:
         return None
-    # Alone on the engine, the same tokens took less time before: length is not why.
-    before = case.past.seconds_per_prompt_token if view.running_max <= 1 else None
-    slowed = before and tokens.prefill_speed and view.thresholds.symptom_ratio * before * tokens.prefill_speed < 1
+    # What a slower machine or a colder cache takes is not the length's.
+    slower, missed = case.prefill_times_slower or 1.0, case.misses_times_more or 1.0
     return Finding(
-        share,
+        share / slower / missed,
         known(
             prefill_mean_seconds=parts["prefill"],
             prefill_share_of_ttft=share,
@@ -35,15 +34,9 @@ def long_prompts(case: Case) -> Finding | None:
         ),
         f"Prefill accounts for {seconds(parts['prefill'])} of TTFT ({percent(share)}):"
         f" {number(tokens.computed_prompt_mean)} prompt tokens a request are computed"
-        f"{'' if tokens.prefill_speed is None else f' at {number(tokens.prefill_speed)} tokens/s'}."
-        + (
-            f" With one request running, this engine computed {number(1 / before)} tokens/s before: the prompts' length"
-            " is not why (clocks and power states after pauses, a busy host)."
-            if slowed and before
-            else ""
-        ),
+        f"{'' if tokens.prefill_speed is None else f' at {number(tokens.prefill_speed)} tokens/s'}.",
         "queue time above prefill time, or few computed tokens a request.",
-        at_most="low" if slowed else "high",
+        at_most="low" if slower > 1 else "high",
     )
 
 

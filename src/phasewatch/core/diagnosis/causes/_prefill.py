@@ -1,0 +1,19 @@
+"""What the causes of a slow prefill have in common: its part of TTFT, and how much of the excess a part explains."""
+
+from phasewatch.core.diagnosis.measures_view import Case
+
+
+def prefill_leads(case: Case) -> float | None:
+    """Prefill's share of TTFT, where it is the largest part; None where it is not, or the symptom is another."""
+    share, parts = case.view.ttft_share("prefill"), case.view.ttft_parts
+    # Of those who gave up or still wait, the first tokens of the others say nothing.
+    if share is None or parts["prefill"] < max(parts.values()) or not case.symptom.objective.startswith("ttft"):
+        return None
+    return None if case.cold else share
+
+
+def of_excess(case: Case, share: float) -> float:
+    """How much of what lies above the limit goes away with this share of TTFT, 0 to 1."""
+    value = case.symptom.value
+    excess = 1.0 if value is None or value.value <= case.limit else 1 - case.limit / value.value
+    return min(1.0, share / excess)
