@@ -396,19 +396,14 @@ class Case:
         return any(family_of(one.objective) in families for one in self.symptoms)
 
     @property
-    def prefill_pace(self) -> float | None:
-        """Seconds a computed token, where nothing else took part in those prefills."""
-        speed = self.view.numbers.tokens.prefill_speed
-        return 1 / speed if speed and self.view.running_max <= 1 else None
-
-    @property
     def prefill_times_slower(self) -> float | None:
-        """How many times as long as in its own past a prompt token takes to compute; None where it is not clearly
-        longer."""
-        pace, before = self.prefill_pace, self.past.seconds_per_prompt_token
-        if pace is None or before is None or pace <= self.view.thresholds.symptom_ratio * before:
+        """How many times as long as in its own past a prompt token takes to compute, at like prompt lengths and
+        batches; None where it is not clearly longer."""
+        pace, before = self.past.prefill_pace, self.past.same_prefill_pace
+        if pace is None or before is None:
             return None
-        return pace / before
+        clearly = max(self.view.thresholds.symptom_ratio, self.past.prefill_spread)
+        return pace / before if pace > clearly * before else None
 
     @property
     def misses_times_more(self) -> float | None:
@@ -477,7 +472,8 @@ class Case:
     @property
     def _slower_than_before(self) -> bool:
         took, before = self._token_seconds, self.past.seconds_per_prompt_token
-        return took is not None and before is not None and took > self.view.thresholds.symptom_ratio * before
+        alone = took is not None and before is not None and took > self.view.thresholds.symptom_ratio * before
+        return alone or self.prefill_times_slower is not None
 
     @property
     def _faster_since(self) -> bool:

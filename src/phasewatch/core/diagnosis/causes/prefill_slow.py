@@ -7,7 +7,7 @@ from phasewatch.core.formatting import number, percent, seconds
 
 
 def _prefill_slow(case: Case) -> Finding | None:
-    share, pace, times = prefill_leads(case), case.prefill_pace, case.prefill_times_slower
+    share, pace, times = prefill_leads(case), case.past.prefill_pace, case.prefill_times_slower
     if share is None or pace is None or times is None:
         return None
     view = case.view
