@@ -25,7 +25,7 @@ from itertools import pairwise
 from math import ceil, inf
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -76,6 +76,13 @@ class Observations(NamedTuple):
 
     def between(self, start: float, end: float) -> list[float]:
         return sorted(self.values[bisect_right(self.times, start) : bisect_right(self.times, end)])
+
+
+def one_answer_each(truth: dict[str, Any] | None) -> bool:
+    """Whether clients' figures are the server's: with n above 1 a stream's chunks are of several answers by turns."""
+    return truth is not None and not any(
+        isinstance(one, dict) and len(one.get("chunks") or ()) > one.get("max_tokens", inf) for one in truth["requests"]
+    )
 
 
 def measured(recording: Recording) -> Mapping[str, Observations]:
@@ -244,7 +251,7 @@ def main(
     verbose: Annotated[bool, typer.Option("-v", help="Also each recording.")] = False,
 ) -> None:
     """Compare percentiles with what clients measured."""
-    paths = [path for path in recordings_in(recordings) if truth_of(opened(path))]
+    paths = [path for path in recordings_in(recordings) if one_answer_each(truth_of(opened(path)))]
     if not paths:
         raise RecordingError(f"{recordings} holds no recording with a {TRUTH}; name the folder that holds some")
     paths = {"all": paths, "first": paths[0::2], "second": paths[1::2]}[half]

@@ -49,6 +49,7 @@ FAULTS = {
     "slow-engine": Faults(engine_speed=((60, 0.5),)),
     "frontend-slow": Faults(frontend_speed=stop_and_go(5.0, 120.0, 0.5, 2.0)),
     "restart": Faults(restart=(40.0, 67.0)),
+    "pauses": Faults(engine_speed=stop_and_go(40.0, 120.0, 1.5, 0.3)),
 }
 # Two engines share the two cores.
 MACHINES = {
@@ -60,6 +61,7 @@ SERVER_ARGS = {
     "--max-num-batched-tokens": "max_num_batched_tokens",
     "--num-gpu-blocks-override": "kv_blocks",
     "--max-model-len": "max_model_len",
+    "--long-prefill-token-threshold": "long_prefill_token_threshold",
     "--data-parallel-size": "data_parallel",
     "--api-server-count": "api_servers",
 }
