@@ -419,7 +419,8 @@ def test_c13_prompts_that_are_rendered_for_seconds_are_the_front_end_and_no_queu
     report = Scene(server).after(90, images)
     assert (answer(report), report.confidence) == ("frontend", "high")
     assert blamed(report) == {"frontend"}
-    assert report.causes[0].evidence["outside_engine_seconds"] == pytest.approx(outside)
+    # Three prompts of 0.9 s in 5 s: who arrives meets one at 54 %, and half of it is the engine's.
+    assert report.causes[0].evidence["outside_engine_seconds"] == pytest.approx(outside, abs=0.54 * 0.9 / 2)
     assert "API server" in report.summary
     assert "--api-server-count" in advice(report)
 

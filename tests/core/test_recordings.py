@@ -33,10 +33,7 @@ NO_JUDGEMENT = {"warming_up", "stale"}
 SEEN_2, SEEN_10, THIN_FIRST, THIN_THIRD, FIVE = "seen-2", "seen-10", "thin-first", "thin-third", "five"
 EVERY_SCRAPE = (SEEN_2, SEEN_10, THIN_FIRST, THIN_THIRD)
 NOT_YET: dict[str, tuple[tuple[str, ...], str]] = {
-    "queue-tail": ((SEEN_2, SEEN_10, THIN_FIRST), "unknown between the bursts that make the tail"),
-    "stuck-behind": (EVERY_SCRAPE, "frontend, for requests that wait for the running step of a long prompt"),
-    "stuck-two-servers": (EVERY_SCRAPE, "frontend, as in stuck-behind"),
-    "stuck-chunks-512": (EVERY_SCRAPE, "unknown: no cause of the tail, half of it queue and half of it prefill"),
+    "stuck-chunks-512": ((THIN_FIRST,), "unknown at first: the long prompts are a third of the tail, waits two thirds"),
     "batch-mixed": (EVERY_SCRAPE, "decode_interference of prompts of 110 tokens, where the batch is the cause"),
     "pauses": (EVERY_SCRAPE, "unknown, for an engine that stands still 0.3 s at a time"),
 }

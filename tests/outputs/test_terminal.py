@@ -152,7 +152,7 @@ def test_one_engine_is_a_block_with_everything_needed_to_act() -> None:
         CAUSE.summary,
         "missed:      ttft_p99 8.2 s over 1 s",
         "TTFT  4.12 s (2.5-5)",
-        "front end       -  unknown",
+        "front end         -  unknown",
         "2 running, 14 waiting",
         "7.1 % in use, 24,576 tokens in all",
         "do first:    shed load: reject or redirect requests (now). Arrivals are above",

@@ -106,7 +106,7 @@ LATENCY = Row(
         Panel(
             "timeseries",
             "Shares of the phases",
-            "Each phase's share of the sum of the known phase means.",
+            "Each phase's share of the whole time of finished requests. Unexplained: what no phase accounts for.",
             (Query(each("phase_share_ratio", THIS, "phase"), "{{phase}}"),),
             unit="percentunit",
             largest=1,

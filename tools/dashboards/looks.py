@@ -41,6 +41,7 @@ LOOKS: Mapping[str, Mapping[str, Any]] = {
     "prefill": _solid(BLUE),
     "decode": _solid(PURPLE),
     "frontend": _solid(GREEN),
+    "unexplained": _solid(GREY),
     "waiting": _solid(ORANGE),
     "deferred": _solid(YELLOW),
     "failed": _solid(VERMILLION),

@@ -7,7 +7,7 @@ from phasewatch.core.diagnosis.verdicts import VERDICTS
 from phasewatch.core.model import STATES, TROUBLE
 from tools.dashboards.panels import Query
 
-PHASES = ("queue", "prefill", "decode", "frontend")
+PHASES = ("queue", "prefill", "decode", "frontend", "unexplained")
 
 # Of many engines so many are drawn or listed; which ones is settled once for the whole range, not anew at each step.
 MOST_ENGINES = 20

@@ -113,6 +113,41 @@ def prefill_long_prompts(random: Random) -> Incident:
     )
 
 
+def prefill_blocking(random: Random) -> Incident:
+    """Short prompts as before, and beside them now and then one that takes a step of seconds."""
+    base = _quick_to_answer(random)
+    limit = base.objectives()["ttft_p99"]
+    # In one step, and seldom enough that the engine is mostly free.
+    step = random.uniform(3.0, 5.0) * limit
+    prompt = min(30_000.0, step / base.machine.prefill_token_seconds)
+    step = prompt * base.machine.prefill_token_seconds
+    every = step / random.uniform(0.15, 0.35)
+    # Requests that come in its first half wait longer than was asked: several for each of these prompts.
+    rate = max(base.light().rate, random.uniform(6, 12) / step)
+    base = with_flags(
+        base,
+        max_num_seqs=256,
+        max_num_batched_tokens=32768,
+        kv_blocks=pool_of(base, 4 * prompt + 4 * rate * step * (base.prompt + base.output)),
+    )
+    base = replace(base, output=min(base.output, 60.0))
+    onset = draw_onset(random)
+    usual = replace(base.light(), rate=rate)
+    flow = replace(more(base, onset, 0.0, prompt, random.uniform(4, 12)), every=every, name="documents")
+    longest = edge_above("itl", 2 * (step + base.pace(24)))
+    limits = {"ttft_p99": limit, "itl_p99": longest, "itl_stall": max(1.0, longest)}
+    return Incident(
+        base,
+        (usual, flow),
+        "ttft_p99",
+        f"a prompt of {prompt:.0f} tokens takes a step of {step:.1f} s every {every:.0f} s",
+        ("prefill_blocking",),
+        onset,
+        settle=15 + 2 * every,
+        objectives=limits,
+    )
+
+
 def _patient_streams(base: Base) -> dict[str, float]:
     """Stalls of a whole token budget are accepted here."""
     longest = base.flags.max_num_batched_tokens * base.machine.prefill_token_seconds + base.pace(4)

@@ -37,6 +37,7 @@ from tools.simulator.kinds_ttft import (
     frontend,
     kv_held,
     kv_transfer,
+    prefill_blocking,
     prefill_cache_misses,
     prefill_cache_off,
     prefill_long_prompts,
@@ -71,7 +72,7 @@ _KINDS: tuple[Callable[[Random], Incident], ...] = (
     frontend, decode_interference, decode_batch, decode_preemption, decode_context, decode_slow, decode_bandwidth,
     decode_speculation, output_length, engine_stalled, admission_stalled, restart, client_aborts, load_imbalance,
     replica_outlier, requests_failing, cold_start, kv_transfer, kv_held, prefill_slow,
-    prefill_cache_misses,
+    prefill_cache_misses, prefill_blocking,
 )  # fmt: skip
 # In which nobody may be accused.
 _HEALTHY = (healthy, quiet, busy, bursty, seldom, one_slow, wake_up, rolling_restart)

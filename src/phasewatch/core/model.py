@@ -206,7 +206,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """mean_seconds a request spends in a phase, and its share of the known phases' sum."""
+    """mean_seconds a request spends in a phase, and its share of the request's whole time (e2e)."""
 
     mean_seconds: float | None = None
     share: float | None = None
@@ -214,10 +214,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
+    """unexplained: what no phase accounts for; in a steady window that is `frontend`, but for the wait for running
+    steps."""
+
     queue: Phase = Phase()
     prefill: Phase = Phase()
     decode: Phase = Phase()
     frontend: Phase = Phase()
+    unexplained: Phase = Phase()
 
 
 @dataclass(frozen=True, slots=True)

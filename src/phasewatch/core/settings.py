@@ -168,6 +168,8 @@ class Thresholds:
     saturated_prefill_ratio: float = _share(0.8)
     kv_full_ratio: float = _share(0.95)  # only where the capacity in tokens is unknown
     stall_ratio: float = _ratio(10.0)  # p99 / p50 of ITL: a default prefill chunk against one decode step
+    # A step takes in whoever waits, if there is room, and computes a short prompt: what takes more than a few is long.
+    few_steps: float = _times(5.0)
     half_objective: float = _share(0.5)  # pace without prefill against a p99 limit: a p99 is not a mean
     stall_seconds: float = _seconds(10.0)
     stall_scrapes: int = _count(3)

@@ -168,7 +168,7 @@ def grid(*columns: str) -> Table:
 # --- blocks: what diagnose shows ---------------------------------------------------------------------------------
 
 _BAR = 20
-_PHASE_STYLES = {"queue": "yellow", "prefill": "blue", "decode": "magenta", "frontend": "cyan"}
+_PHASE_STYLES = {"queue": "yellow", "prefill": "blue", "decode": "magenta", "frontend": "cyan", "unexplained": "white"}
 _REMEDY_WHEN = {"now": "now", "restart": "with a restart", "capacity": "more capacity"}
 
 

@@ -12,21 +12,30 @@ from phasewatch.core.measures.ages import Ages
 from phasewatch.core.measures.gaps import ran_throughout, seconds_over, unfinished_prompts
 from phasewatch.core.measures.histogram import count_above, edges, in_buckets, mean
 from phasewatch.core.measures.numbers import waiting_for_capacity
+from phasewatch.core.measures.parts import (
+    Parts,
+    e2e_of_all,
+    e2e_over,
+    ttft_of_all,
+    ttft_over,
+    waits_for_prompts,
+)
 from phasewatch.core.measures.past import PastView, arriving_context, no_past
 from phasewatch.core.measures.phases import (
     computed_prompt_tokens,
     count_of,
-    frontend_seconds,
     mean_of,
-    output_lag_seconds,
     pace_without_prefill,
     prefill_part,
+    steady,
 )
+from phasewatch.core.measures.quantile import PERCENTILES
 from phasewatch.core.measures.window import scrapes
 from phasewatch.core.model import Event, Histogram, Numbers, Step, Symptom, Window
 from phasewatch.core.settings import Limits, Thresholds, stall_seconds
 
 _FEW_GAPS = 20  # their median says what is usual
+_PERCENTILES = tuple(name for name, _ in PERCENTILES)
 
 
 @dataclass(frozen=True)
@@ -61,16 +70,39 @@ class WindowView:
 
     @cached_property
     def queued(self) -> bool:
-        """Whether requests waited for capacity in most scrapes between the first and the last one that had any, and
-        not mainly for something else (remote KV, grammar, LoRA)."""
+        """Whether requests waited for capacity, and not mainly for something else (remote KV, grammar, LoRA): in most
+        scrapes of the queue's episodes, or by the queue times of those who finished."""
         name, gauges = waiting_for_capacity(self.window), self.window.gauges
-        at = [index for index, page in enumerate(self.pages) if page.get(name, 0.0) > 0]
         # A window has a gauge only where its last page has: else nothing is known of a queue now.
-        if not at or name not in gauges:
+        if name not in gauges:
             return False
         if "waiting_deferred" in gauges and gauges["waiting_deferred"].mean > gauges[name].mean:
             return False
-        return len(at) / (at[-1] - at[0] + 1) > self.thresholds.most_scrapes
+        return self._seen_waiting or self.queue_times_long
+
+    @property
+    def _seen_waiting(self) -> bool:
+        """Whether somebody waits in most scrapes between the first and the last one that has any; or, where a queue
+        comes and goes, whether most of those scrapes follow one another."""
+        name = waiting_for_capacity(self.window)
+        waits = [page.get(name, 0.0) > 0 for page in self.pages]
+        if not any(waits):
+            return False
+        count, first, last = sum(waits), waits.index(True), len(waits) - 1 - waits[::-1].index(True)
+        in_a_row = sum(any(waits[max(0, at - 1) : at] + waits[at + 1 : at + 2]) for at, one in enumerate(waits) if one)
+        most = self.thresholds.most_scrapes
+        return count / (last - first + 1) > most or in_a_row / count > most
+
+    @cached_property
+    def queue_times_long(self) -> bool:
+        """Whether requests that finished report queue times longer than a few steps: with room, the next step takes a
+        request in. Scrapes can miss all of a queue that comes and goes."""
+        times = self.window.histograms.get("queue")
+        if times is None or mean(times) is None:
+            return False
+        step = self.numbers.itl_seconds.mean or 0.0
+        long = max(self.thresholds.few_steps * step, times.bounds[0])
+        return count_above(times, long).sure >= self.thresholds.min_over
 
     @cached_property
     def from_elsewhere(self) -> bool:
@@ -99,7 +131,7 @@ class WindowView:
             for page in self.queue_pages
             if page.get("running") == 0 and not page.get("waiting_deferred") and self.kv_short(page)
         ]
-        return self.queued and len(held) / len(self.queue_pages) > self.thresholds.most_scrapes
+        return self.queued and len(held) > self.thresholds.most_scrapes * len(self.queue_pages)
 
     @cached_property
     def prompt_heavy(self) -> bool:
@@ -114,42 +146,35 @@ class WindowView:
         return self.pages[-1].get(waiting_for_capacity(self.window), 0.0)
 
     @cached_property
-    def ttft_parts(self) -> Mapping[str, float]:
-        """Seconds of TTFT by phase, of those that are known.
+    def ttft_parts(self) -> Parts:
+        """What the mean TTFT is made of."""
+        return self._with_standing_queue(ttft_of_all(self.window))
 
-        Queue is the largest of: the finished requests' mean; where a queue stands, the mean number waiting / admissions
-        per second (Little's law, whoever has not finished included); where it grows, the expected wait. The front
-        end's part is only told where no queue hides in TTFT.
-        """
-        parts: dict[str, float] = {}
-        queue = mean_of(self.window, "queue")
-        candidates = [] if queue is None else [queue]
-        admissions = self.numbers.queue.admissions_per_second
-        if self.queued:
-            waiting = self.window.gauges[waiting_for_capacity(self.window)]
-            if admissions:
-                candidates.append(waiting.mean / admissions)
-            wait = self.numbers.queue.expected_wait_seconds
-            if wait is not None and waiting.last >= waiting.mean:
-                candidates.append(wait)
-        if candidates:
-            parts["queue"] = max(candidates)
-        prefill, outside = mean_of(self.window, "prefill"), frontend_seconds(self.window, self.thresholds)
-        if prefill is not None:
-            parts["prefill"] = prefill
-        if outside is not None and not self.queued:
-            parts["frontend"] = outside
-        return parts
+    @cached_property
+    def _tails(self) -> dict[float, Parts]:
+        return {}
+
+    def ttft_tail(self, limit: float) -> Parts:
+        """What TTFT is made of where it is over the limit; as the mean, where none is."""
+        if limit not in self._tails:
+            tail = ttft_over(self.window, limit, *waits_for_prompts(self.window))
+            self._tails[limit] = self.ttft_parts if tail is None else self._with_standing_queue(tail)
+        return self._tails[limit]
+
+    def _with_standing_queue(self, parts: Parts) -> Parts:
+        """Those who stand in a queue have not finished. Its part is at least the mean number waiting / admissions per
+        second (Little's law) and, where the queue grows, the expected wait: then that, and prefill, is the whole."""
+        if not self.queued:
+            return parts
+        waiting, queue = self.window.gauges[waiting_for_capacity(self.window)], self.numbers.queue
+        waits = [waiting.mean / queue.admissions_per_second] if queue.admissions_per_second else []
+        if queue.expected_wait_seconds is not None and waiting.last >= waiting.mean:
+            waits.append(queue.expected_wait_seconds)
+        return parts.with_queue(max(waits, default=0.0))
 
     def ttft_share(self, phase: str) -> float | None:
-        """A phase's share of TTFT; its mean stands in where the other parts are unknown."""
-        parts = self.ttft_parts
-        if phase not in parts:
-            return None
-        whole = sum(parts.values())
-        if "prefill" not in parts:
-            whole = max(whole, mean_of(self.window, "ttft") or 0.0)
-        return parts[phase] / whole if whole > 0 else None
+        """A phase's share of the mean TTFT."""
+        return self.ttft_parts.share(phase)
 
     def kv_short(self, page: Mapping[str, float]) -> bool | None:
         """Whether the pool has less room than a mean prompt and one block; with the capacity unknown, usage decides."""
@@ -160,6 +185,14 @@ class WindowView:
         if free is None or self.numbers.tokens.prompt_mean is None:
             return usage >= self.thresholds.kv_full_ratio
         return free < self.numbers.tokens.prompt_mean + page.get("block_size", 0.0)
+
+    def _kv_short_soon(self, page: Mapping[str, float], most: float) -> bool | None:
+        """The same with as many running as a moment ago: one that ended in the last step has left its blocks, which the
+        next step gives to who waits. Only where fewer run than the most while requests wait."""
+        running = page.get("running", 0.0)
+        if "kv_usage" not in page or not 0 < running < most:
+            return self.kv_short(page)
+        return self.kv_short({**page, "kv_usage": min(1.0, page["kv_usage"] * (running + 1) / running)})
 
     def free_tokens(self, usage: float) -> float | None:
         """Room in the KV cache at this usage; None where its capacity is unknown."""
@@ -184,7 +217,8 @@ class WindowView:
         With the capacity unknown, a pool that fills up while fewer run than have run before is short as well: it is
         not the slots that are missing.
         """
-        known = [short for short in map(self.kv_short, self.queue_pages) if short is not None]
+        most = max((page.get("running", 0.0) for page in self.queue_pages), default=0.0)
+        known = [short for short in (self._kv_short_soon(page, most) for page in self.queue_pages) if short is not None]
         if not known:
             return None
         if self.preemptions or sum(known) / len(known) > self.thresholds.most_scrapes:
@@ -195,9 +229,11 @@ class WindowView:
     @cached_property
     def at_ceiling(self) -> float | None:
         """Mean of running over the waiting scrapes / its maximum of the window. Not the share of scrapes at the
-        maximum: a slot that is free for the moment of a scrape says nothing about the limit."""
-        running = [page["running"] for page in self.queue_pages if "running" in page]
-        return sum(running) / len(running) / self.running_max if running and self.running_max > 0 else None
+        maximum: a slot that is free for the moment of a scrape says nothing about the limit. Gauges are of the end of
+        the last step: a request that ended in it has left, and the one that takes its slot is not in yet."""
+        most = self.running_max
+        running = [min(most, page["running"] + 1) for page in self.queue_pages if "running" in page]
+        return sum(running) / len(running) / most if running and most > 0 else None
 
     # --- inter-token latency -------------------------------------------------------------------------------------
 
@@ -239,6 +275,14 @@ class WindowView:
         if histogram is None or histogram.count <= 0:
             return None
         return max(edges(histogram, at)[1] for at, count in enumerate(in_buckets(histogram)) if count)
+
+    @cached_property
+    def longest_prefill_at_least(self) -> float | None:
+        """Lower edge of the slowest prefill's bucket; None without a finished request."""
+        histogram = self.window.histograms.get("prefill")
+        if histogram is None or histogram.count <= 0:
+            return None
+        return max(edges(histogram, at)[0] for at, count in enumerate(in_buckets(histogram)) if count)
 
     @cached_property
     def longest_gap(self) -> float:
@@ -295,18 +339,20 @@ class WindowView:
     # --- front end -----------------------------------------------------------------------------------------------
 
     @cached_property
-    def frontend(self) -> float | None:
-        return frontend_seconds(self.window, self.thresholds)
+    def steady(self) -> bool:
+        """Whether first tokens and finishes are of about the same requests."""
+        return steady(self.window, self.thresholds)
+
+    def e2e_tail(self, limit: float) -> Parts:
+        """What e2e is made of where it is over the limit; as the mean, where none is."""
+        tail = e2e_over(self.window, limit)
+        return e2e_of_all(self.window) if tail is None else tail
 
     @cached_property
     def cpu_cores(self) -> float | None:
         """CPU seconds a second of the API server."""
         busy = self.window.increases.get("cpu_seconds")
         return None if busy is None else busy / self.window.seconds
-
-    @cached_property
-    def output_lag(self) -> float | None:
-        return output_lag_seconds(self.window, self.thresholds)
 
     @cached_property
     def stepless_with_work(self) -> bool:
@@ -391,6 +437,20 @@ class Case:
     @property
     def past(self) -> PastView:
         return self.background.past
+
+    @property
+    def _by_tail(self) -> bool:
+        """Whether the symptom is of the slowest: a percentile."""
+        return self.symptom.objective.rpartition("_")[2] in _PERCENTILES
+
+    @property
+    def ttft(self) -> Parts:
+        """What TTFT is made of, for this symptom: a tail is explained by the tail."""
+        return self.view.ttft_tail(self.limit) if self._by_tail else self.view.ttft_parts
+
+    @property
+    def e2e(self) -> Parts:
+        return self.view.e2e_tail(self.limit) if self._by_tail else e2e_of_all(self.view.window)
 
     def missed(self, *families: str) -> bool:
         return any(family_of(one.objective) in families for one in self.symptoms)

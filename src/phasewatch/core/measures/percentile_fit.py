@@ -66,6 +66,30 @@ def percentiles(windows: Sequence[Rows | None], qs: Sequence[float]) -> list[Val
     return found
 
 
+def scrape_parts(window: Rows) -> list[tuple[float, float, float, float]]:
+    """Each scrape's part of each bucket: how many observations, their mean, the bucket's edges. window: one that
+    `tells`. What lies above the last finite edge is at that edge at least: the mean is that edge."""
+    arrays = stacked([window])
+    found: list[tuple[float, float, float, float]] = []
+    if arrays.counts.any():
+        moved = _moved(arrays, _means(arrays)[0])[0]
+        scrape, bucket = np.nonzero(arrays.counts[0])
+        parts = np.stack(
+            (
+                arrays.counts[0, scrape, bucket],
+                moved[scrape, bucket],
+                arrays.low[0, bucket],
+                arrays.high[0, bucket],
+            ),
+            axis=1,
+        )
+        found = [(count, mean, low, high) for count, mean, low, high in parts.tolist()]
+    if arrays.overflow[0]:
+        last = window.bounds[-2]
+        found.append((float(arrays.overflow[0]), last, last, last))
+    return found
+
+
 def _fit(windows: Sequence[Rows], qs: Sequence[float]) -> Iterator[Values]:
     arrays = stacked(windows)
     sizes = arrays.counts.sum(axis=1)

@@ -1,9 +1,10 @@
 """Where the time went: queue, prefill, decode and front end from exact sums; prefill's share of the engine's time."""
 
 from itertools import takewhile
+from math import inf
 
 from phasewatch.core.measures.gaps import unfinished_prompts
-from phasewatch.core.measures.histogram import mean
+from phasewatch.core.measures.histogram import bucket_means, edges, in_buckets, mean
 from phasewatch.core.model import Histogram, Phase, Phases, Step, Window
 from phasewatch.core.settings import Thresholds
 
@@ -36,36 +37,83 @@ def steady(window: Window, thresholds: Thresholds) -> bool:
     return abs(queued) <= most
 
 
-def frontend_seconds(window: Window, thresholds: Thresholds) -> float | None:
-    """TTFT - queue - prefill of a steady window: time outside the engine before the first token. Never negative."""
-    ttft, queue, prefill = (mean_of(window, name) for name in ("ttft", "queue", "prefill"))
-    if ttft is None or queue is None or prefill is None or not steady(window, thresholds):
+def wait_for_running_step(window: Window, longest: float = inf) -> float | None:
+    """Mean seconds that a request waits for the step that runs when it arrives, before vLLM stamps it as queued.
+
+    Arrivals meet long steps more often: the sum of the steps' seconds squared / (2 x window). The steps that count are
+    those of prompts: the longest prefills, as many as steps carried a prompt (several prompts share one). longest: a
+    prefill that took longer took several steps. None without a finished request.
+    """
+    prefills = window.histograms.get("prefill")
+    if prefills is None or mean(prefills) is None or window.seconds <= 0:
         return None
-    outside = ttft - queue - prefill
-    return outside if outside >= 0 else None
+    unbooked = unfinished_prefill(window)
+    carried, room, squares = prompt_steps(window), window.seconds - unbooked, unbooked * min(unbooked, longest)
+    left = prefills.count if carried is None else carried
+    for seconds, count in reversed(bucket_means(prefills)):
+        count = min(count, left, max(0.0, room) / seconds if seconds > 0 else count)
+        left, room = left - count, room - count * seconds
+        squares += count * seconds * min(seconds, longest)
+    return squares / (2 * window.seconds)
 
 
-def output_lag_seconds(window: Window, thresholds: Thresholds) -> float | None:
-    """e2e - TTFT - decode of a steady window: time outside the engine after the first token. Never negative."""
-    e2e, ttft, decode = (mean_of(window, name) for name in ("e2e", "ttft", "decode"))
-    if e2e is None or ttft is None or decode is None or not steady(window, thresholds):
-        return None
-    lag = e2e - ttft - decode
-    return lag if lag >= 0 else None
+def unfinished_prefill(window: Window) -> float:
+    """Seconds that the longest prompt took of those who have their first token and have not finished: prefill times
+    come with the finish, yet others have waited for it. 0 where none is longer than those of the finished.
+
+    Prompt tokens counted less those of the finished, and less a mean prompt for each other that runs, at the finished
+    requests' seconds a token; at most the longest TTFT, of which it was a part.
+    """
+    prefill, ttft = window.histograms.get("prefill"), window.histograms.get("ttft")
+    lengths = window.histograms.get("computed_prompt_length") or window.histograms.get("prompt_length")
+    tokens = (
+        computed_prompt_tokens(window)
+        if "computed_prompt_length" in window.histograms
+        else window.increases.get("prompt_tokens")
+    )
+    if prefill is None or lengths is None or tokens is None or ttft is None or ttft.count <= 0:
+        return 0.0
+    booked, length, running = mean(prefill), mean(lengths), window.gauges.get("running")
+    if not booked or not length or lengths.total is None or running is None or running.last < 1:
+        return 0.0
+    beyond = tokens - lengths.total - (running.last - 1) * length
+    if beyond <= length:
+        return 0.0
+    return min(beyond * booked / length, max(edges(ttft, at)[1] for at, count in enumerate(in_buckets(ttft)) if count))
+
+
+def longest_step(window: Window) -> float:
+    """Upper edge of the longest gap's bucket, where on average at least one stream felt every step; else inf."""
+    itl = window.histograms.get("itl")
+    if itl is None or itl.count <= 0 or itl.total is None or itl.total < window.seconds:
+        return inf
+    return max(edges(itl, at)[1] for at, count in enumerate(in_buckets(itl)) if count)
 
 
 def phases(window: Window, thresholds: Thresholds) -> Phases:
-    """Means of the requests that finished in the window, and each one's share of the known means' sum."""
-    means = {
-        "queue": mean_of(window, "queue"),
-        "prefill": mean_of(window, "prefill"),
-        "decode": mean_of(window, "decode"),
-        "frontend": frontend_seconds(window, thresholds),
-    }
-    known = sum(value for value in means.values() if value is not None)
-    return Phases(
-        **{name: Phase(value, None if value is None or known <= 0 else value / known) for name, value in means.items()}
-    )
+    """Means of the requests that finished in the window, and each one's share of their whole time (e2e).
+
+    What no phase accounts for is `unexplained`; in a steady window `frontend`, but for the wait for running steps,
+    which is the engine's. Unknown where a phase is unknown.
+    """
+    names = ("queue", "prefill", "decode")
+    means = {name: mean_of(window, name) for name in names}
+    e2e = mean_of(window, "e2e")
+    known = [value for value in means.values() if value is not None]
+    if e2e is None or len(known) < len(names):
+        return Phases(**{name: Phase(value, _share(value, e2e)) for name, value in means.items()})
+    rest = max(0.0, e2e - sum(known))
+    still = rest > 0 and steady(window, thresholds)
+    step = wait_for_running_step(window, longest_step(window)) if still else None
+    frontend = None if step is None else max(0.0, rest - step)
+    parts = means | {"frontend": frontend, "unexplained": rest - (frontend or 0.0)}
+    whole = sum(known) + rest
+    return Phases(**{name: Phase(value, _share(value, whole)) for name, value in parts.items()})
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    """None where the part is more than the whole, too: a contradiction."""
+    return None if part is None or not whole or not 0 <= part <= whole else part / whole
 
 
 def computed_prompt_tokens(window: Window | Step) -> float | None:

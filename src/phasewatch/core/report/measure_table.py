@@ -175,13 +175,19 @@ def _latencies() -> Iterable[Measure]:
 # field, label for people
 PHASES: tuple[tuple[str, str], ...] = (
     ("queue", "queue"), ("prefill", "prefill"), ("decode", "decode"), ("frontend", "front end"),
+    ("unexplained", "unexplained"),
 )  # fmt: skip
 
 
-_PHASE_SIGNALS = ("queue", "prefill", "decode", "ttft")
+_PHASE_SIGNALS = ("queue", "prefill", "decode", "e2e")
 _OF_PHASES: tuple[tuple[str, str, Unit, str], ...] = (
     ("phase_mean_seconds", "mean_seconds", "seconds", "Exact mean time that finished requests spent in a phase"),
-    ("phase_share_ratio", "share", "ratio", "A phase's share of the sum of the known phase means"),
+    (
+        "phase_share_ratio",
+        "share",
+        "ratio",
+        "A phase's share of the whole time of finished requests; unexplained: the rest",
+    ),
 )
 
 

@@ -5,9 +5,9 @@ from phasewatch.core.diagnosis.measures_view import Case
 
 def prefill_leads(case: Case) -> float | None:
     """Prefill's share of TTFT, where it is the largest part; None where it is not, or the symptom is another."""
-    share, parts = case.view.ttft_share("prefill"), case.view.ttft_parts
+    share = case.ttft.share("prefill")
     # Of those who gave up or still wait, the first tokens of the others say nothing.
-    if share is None or parts["prefill"] < max(parts.values()) or not case.symptom.objective.startswith("ttft"):
+    if share is None or not case.ttft.largest("prefill") or not case.symptom.objective.startswith("ttft"):
         return None
     return None if case.cold else share
 

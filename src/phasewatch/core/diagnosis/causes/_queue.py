@@ -39,8 +39,8 @@ def _score(case: Case) -> float | None:
     """The queue's share of TTFT; an expected wait is queue but for the prefill that follows it."""
     if case.symptom.objective == "expected_wait":
         wait = case.view.numbers.queue.expected_wait_seconds
-        return None if not wait else wait / (wait + case.view.ttft_parts.get("prefill", 0.0))
-    return case.view.ttft_share("queue")
+        return None if not wait else wait / (wait + case.view.ttft_parts.by_phase.get("prefill", 0.0))
+    return case.ttft.share("queue")
 
 
 def _who_waits(view: WindowView) -> str:
@@ -62,7 +62,7 @@ def _evidence(view: WindowView) -> dict[str, float | str]:
         scrapes=float(len(view.pages)),
         running_max=view.running_max,
         queue_mean_seconds=mean_of(view.window, "queue"),
-        prefill_mean_seconds=view.ttft_parts.get("prefill"),
+        prefill_mean_seconds=mean_of(view.window, "prefill"),
         expected_wait_seconds=queue.expected_wait_seconds,
         arrivals_per_second=queue.arrivals_per_second,
         admissions_per_second=queue.admissions_per_second,

@@ -11,28 +11,31 @@ def _frontend(case: Case) -> Finding | None:
     late = case.symptom.objective.startswith("e2e")
     if not late and not case.symptom.objective.startswith("ttft"):
         return None
-    outside = view.output_lag if late else view.frontend
-    whole = mean_of(view.window, "e2e" if late else "ttft")
-    step = view.numbers.itl_seconds.mean
-    if outside is None or not whole or step is None or outside <= step or view.stepless_with_work:
+    parts = case.e2e if late else case.ttft
+    outside, share, step = parts.by_phase.get("outside"), parts.share("outside"), view.numbers.itl_seconds.mean
+    if outside is None or share is None or step is None or outside <= step:
+        return None
+    if not view.steady or view.stepless_with_work:
         return None
     # A standing queue's victims have not finished: their wait would look like front end.
     if not late and view.queued and (view.numbers.queue.expected_wait_seconds or 0.0) >= outside:
         return None
     where = "after the first token" if late else "before the first token"
     return Finding(
-        outside / whole,
+        max(share, parts.outside_alone) if parts.largest("outside") else share,
         known(
             outside_engine_seconds=outside,
+            of_seconds=parts.whole,
             ttft_mean_seconds=mean_of(view.window, "ttft"),
             e2e_mean_seconds=mean_of(view.window, "e2e"),
             queue_mean_seconds=mean_of(view.window, "queue"),
             prefill_mean_seconds=mean_of(view.window, "prefill"),
+            running_step_wait_seconds=parts.by_phase.get("running_step"),
             cpu_cores=view.cpu_cores,
             itl_mean_seconds=step,
         ),
-        f"{seconds(outside)} of {seconds(whole)} {where} are spent outside the engine (API server: tokenising, HTTP,"
-        " streaming); queue and prefill do not explain them.",
+        f"{seconds(outside)} of {seconds(parts.whole)} {where} are spent outside the engine (API server: tokenising,"
+        " HTTP, streaming); queue and prefill do not explain them.",
         "client-side times that agree with queue + prefill, or an engine that stalled in this window.",
         at_most="high" if view.cpu_cores is not None and view.cpu_cores >= view.thresholds.busy_core else "medium",
     )

@@ -98,8 +98,9 @@ def _waiting(case: Case) -> Finding | None:
 
 def _computing(case: Case) -> Finding | None:
     """Prefill takes most of TTFT on an engine that should have none."""
-    view, share = case.view, case.view.ttft_share("prefill")
-    if share is None or view.ttft_parts["prefill"] < max(view.ttft_parts.values()) or not _computes(view):
+    view, parts = case.view, case.ttft
+    share = parts.share("prefill")
+    if share is None or not parts.largest("prefill") or not _computes(view):
         return None
     tokens = view.numbers.tokens
     part = (tokens.computed_prompt_per_second or 0.0) / (tokens.prompt_per_second or 1.0)
@@ -107,11 +108,11 @@ def _computing(case: Case) -> Finding | None:
         share,
         known(
             computed_prompt_share=part,
-            prefill_mean_seconds=view.ttft_parts["prefill"],
+            prefill_seconds=parts.by_phase["prefill"],
             failed_handovers=failed_handovers(view.window),
         ),
         f"{percent(part)} of the prompt tokens are computed here, though another engine should have computed them:"
-        f" prefill accounts for {seconds(view.ttft_parts['prefill'])} of TTFT ({percent(share)}).",
+        f" prefill accounts for {seconds(parts.by_phase['prefill'])} of TTFT ({percent(share)}).",
         "prompt tokens that come from the prefill side.",
         at_most="high" if view.role == "decode" else "medium",
     )

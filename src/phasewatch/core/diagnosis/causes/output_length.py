@@ -13,8 +13,10 @@ def _output_length(case: Case) -> Finding | None:
     if case.missed("ttft", "itl", "tpot") or output is None or itl is None or not e2e or output <= 1:
         return None
     pace = numbers.tpot_seconds.mean or itl
+    # Every token comes in time, so what decode takes is the number of tokens.
+    share = case.e2e.share("decode")
     return Finding(
-        min(1.0, (output - 1) * pace / e2e),
+        min(1.0, (output - 1) * pace / e2e) if share is None else share,
         known(
             output_tokens_mean=output,
             itl_mean_seconds=itl,

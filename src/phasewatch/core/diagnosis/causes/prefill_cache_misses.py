@@ -22,9 +22,9 @@ def _prefill_cache_misses(case: Case) -> Finding | None:
     hits, best, times = view.numbers.tokens.prefix_hit_ratio, case.background.best_hit_ratio, case.misses_times_more
     if share is None or hits is None or view.prefix_caching_off or not view.prompt_heavy:
         return None
-    took, tokens = view.ttft_parts["prefill"], view.numbers.tokens
+    took, tokens = case.ttft.by_phase["prefill"], view.numbers.tokens
     evidence = known(
-        prefill_mean_seconds=took,
+        prefill_seconds=took,
         prefill_share_of_ttft=share,
         prefix_hit_ratio=hits,
         prefix_hit_ratio_before=best,

@@ -1,5 +1,6 @@
 """First tokens are slow because their own prompts take long to compute."""
 
+from phasewatch.core.diagnosis.causes._prefill import prefill_leads
 from phasewatch.core.diagnosis.causes._remedies import MORE_BATCHED_TOKENS, SAME_PREFIXES, SHORTER_PROMPTS
 from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case
@@ -8,22 +9,20 @@ from phasewatch.core.measures.phases import mean_of
 
 
 def long_prompts(case: Case) -> Finding | None:
-    view = case.view
     if case.symptom.objective == "unanswered":
         return _still_computed(case)
-    share, tokens, parts = view.ttft_share("prefill"), view.numbers.tokens, view.ttft_parts
-    # Of those who gave up or still wait, the first tokens of the others say nothing.
-    if share is None or parts["prefill"] < max(parts.values()) or not case.symptom.objective.startswith("ttft"):
-        return None
+    view, parts, share = case.view, case.ttft, prefill_leads(case)
+    tokens = view.numbers.tokens
     # Many computed tokens a request: prefill has more tokens to work on than decode.
-    if case.cold or not view.prompt_heavy:
+    if share is None or not view.prompt_heavy or not _long(case):
         return None
     # What a slower machine or a colder cache takes is not the length's.
     slower, missed = case.prefill_times_slower or 1.0, case.misses_times_more or 1.0
     return Finding(
         share / slower / missed,
         known(
-            prefill_mean_seconds=parts["prefill"],
+            prefill_seconds=parts.by_phase["prefill"],
+            prefill_mean_seconds=mean_of(view.window, "prefill"),
             prefill_share_of_ttft=share,
             queue_mean_seconds=mean_of(view.window, "queue"),
             computed_prompt_tokens_mean=tokens.computed_prompt_mean,
@@ -32,7 +31,7 @@ def long_prompts(case: Case) -> Finding | None:
             prefill_speed_tokens_per_second=tokens.prefill_speed,
             prefill_time_ratio=view.numbers.prefill_time_ratio,
         ),
-        f"Prefill accounts for {seconds(parts['prefill'])} of TTFT ({percent(share)}):"
+        f"Prefill accounts for {seconds(parts.by_phase['prefill'])} of TTFT ({percent(share)}):"
         f" {number(tokens.computed_prompt_mean)} prompt tokens a request are computed"
         f"{'' if tokens.prefill_speed is None else f' at {number(tokens.prefill_speed)} tokens/s'}.",
         "queue time above prefill time, or few computed tokens a request.",
@@ -62,6 +61,14 @@ def _still_computed(case: Case) -> Finding | None:
         f" cache{known_tokens}.",
         "a KV cache that stands still while the request runs, or tokens that nobody reads.",
     )
+
+
+def _long(case: Case) -> bool:
+    """Whether computing them takes more than a few unloaded steps."""
+    typical = case.view.numbers.itl_seconds.p50
+    paces = [case.past.unloaded_pace, None if typical is None else typical.value]
+    step = min((one for one in paces if one), default=0.0)
+    return case.ttft.by_phase["prefill"] > case.view.thresholds.few_steps * step
 
 
 CAUSE = CauseRow(

@@ -11,11 +11,11 @@ def _prefill_slow(case: Case) -> Finding | None:
     if share is None or pace is None or times is None:
         return None
     view = case.view
-    took = view.ttft_parts["prefill"]
+    took = case.ttft.by_phase["prefill"]
     return Finding(
         of_excess(case, share * (1 - 1 / times)),
         known(
-            prefill_mean_seconds=took,
+            prefill_seconds=took,
             prefill_share_of_ttft=share,
             tokens_per_second=1 / pace,
             tokens_per_second_before=times / pace,
