@@ -60,8 +60,8 @@ class Source:
             self._at(time + (pause if done else max(pause, _RETRY_SECONDS)), lambda then: self._ask(then, client))
 
         self._send(
-            Arrival(now, prompt, output, 2 * output if stops else output, head, flow.timeout, self._name), now,
-            leave_after=leaves, after=after if client is not None else None,
+            Arrival(now, prompt, output, 2 * output if stops else output, head, flow.timeout, self._name, flow.target),
+            now, leave_after=leaves, after=after if client is not None else None,
         )  # fmt: skip
 
     def _length(self, length: Length) -> int:

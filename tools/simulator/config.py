@@ -129,6 +129,7 @@ class Flow:
     (heads: that many different ones). repeat: a closed-loop client sends its one prompt again and again.
     stop: share of answers that end with "stop" before max_tokens (max_tokens is then twice as long).
     timeout: the client leaves that many seconds after sending. leave: share of clients that leave in mid-answer.
+    target: the server that its requests go to, whatever the router does with others.
     """
 
     prompt: Length
@@ -147,12 +148,14 @@ class Flow:
     stop: float = 0.0
     timeout: float | None = None
     leave: float = 0.0
+    target: str | None = None
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request whose time and size are given: what a recorded run sent. head: (name, tokens) shared."""
+    """One request whose time and size are given: what a recorded run sent. head: (name, tokens) shared. target: where
+    it goes; None: where the router sends it."""
 
     send: float
     prompt: int
@@ -161,6 +164,7 @@ class Arrival:
     head: tuple[str, int] | None = None
     timeout: float | None = None
     flow: str = ""
+    target: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,70 @@ def load_imbalance(random: Random) -> Incident:
     )
 
 
+def load_affinity(random: Random) -> Incident:
+    """Prefix or session affinity without a limit: a replica gets all requests, its siblings stand idle."""
+    base = draw(random)
+    slots = random.randint(6, 16)
+    prompt = min(base.prompt, 0.15 / base.rate(slots) / base.machine.prefill_token_seconds)
+    base = replace(base, prompt=max(prompt, 8.0 * base.flags.block_size))
+    base = with_flags(base, max_num_seqs=slots, kv_blocks=pool_of(base, 8 * slots * (base.prompt + base.output)))
+    servers = _fleet(base, random)[: random.randint(2, 4)]
+    head = round(random.uniform(0.8, 0.95) * base.prompt)
+    flow = replace(more(base, 0.0, base.rate(slots) * random.uniform(1.5, 1.9)), head=head)
+    settle = 20 + 4 * base.objectives()["ttft_p99"] + base.output * base.pace(slots)
+    return Incident(
+        base,
+        (flow,),
+        "ttft_p99",
+        f"affinity sends everything to one of {len(servers)} replicas",
+        settle=settle,
+        servers=servers,
+        weights=(1.0, *(0.0 for _ in servers[1:])),
+        judge=(Judge(settle, settle + LASTS, ("load_imbalance",), "model"),),
+        felt_by="replica0",
+    )
+
+
+def tokens_unequal(random: Random) -> Incident:
+    """As many requests for each replica, but the long prompts all go to one, which cannot keep up."""
+    base = draw(random)
+    base = replace(base, prompt=min(base.prompt, 0.02 / base.machine.prefill_token_seconds))
+    servers = _fleet(base, random)
+    limit = base.objectives()["ttft_p99"]
+    seconds = min(random.uniform(2.0, 3.0) * limit, 3.0)
+    rate = random.uniform(0.4, 0.6) / seconds
+    prompt = min(28_000.0, seconds / base.machine.prefill_token_seconds)
+    servers = tuple(
+        replace(one, flags=replace(one.flags, kv_blocks=pool_of(base, 20 * prompt), max_num_seqs=256))
+        for one in servers
+    )
+    output = random.uniform(8, 20)
+    flows = tuple(
+        replace(
+            more(base, 0.0, rate, prompt if number == 0 else prompt / random.uniform(8, 15), output),
+            rate=0.0,
+            every=1 / rate,
+            start=random.uniform(0, 1 / rate),
+            target=one.name,
+            name=one.name,
+        )
+        for number, one in enumerate(servers)
+    )
+    limits = base.objectives() | {"itl_p99": 10.0, "itl_stall": 20.0}
+    settle = 60.0
+    return Incident(
+        base,
+        flows,
+        "ttft_p99",
+        f"one of {len(servers)} replicas gets prompts of {prompt:.0f} tokens, as often as the others short ones",
+        settle=settle,
+        objectives=limits,
+        servers=servers,
+        judge=(Judge(settle, settle + LASTS, ("load_imbalance",), "model"),),
+        felt_by="replica0",
+    )
+
+
 def replica_outlier(random: Random) -> Incident:
     base = draw(random)
     onset, speed = draw_onset(random), random.uniform(0.25, 0.4)

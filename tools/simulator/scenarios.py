@@ -26,10 +26,12 @@ from tools.simulator.kinds_other import (
     engine_stalled,
     healthy,
     idle,
+    load_affinity,
     load_imbalance,
     replica_outlier,
     requests_failing,
     restart,
+    tokens_unequal,
 )
 from tools.simulator.kinds_ttft import (
     client_aborts,
@@ -71,7 +73,7 @@ _KINDS: tuple[Callable[[Random], Incident], ...] = (
     idle, queue_batch_limit, queue_kv_cache, queue_prefill_backlog, prefill_long_prompts, prefill_cache_off,
     frontend, decode_interference, decode_batch, decode_preemption, decode_context, decode_slow, decode_bandwidth,
     decode_speculation, output_length, engine_stalled, admission_stalled, restart, client_aborts, load_imbalance,
-    replica_outlier, requests_failing, cold_start, kv_transfer, kv_held, prefill_slow,
+    load_affinity, tokens_unequal, replica_outlier, requests_failing, cold_start, kv_transfer, kv_held, prefill_slow,
     prefill_cache_misses, prefill_blocking,
 )  # fmt: skip
 # In which nobody may be accused.

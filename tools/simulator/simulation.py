@@ -178,7 +178,7 @@ class Fleet:
         """after(now, done) is called when the client has its answer, or an error, or has left."""
         self._numbers += 1
         head = arrival.head and (arrival.head[0], min(arrival.head[1], arrival.prompt))
-        name = target or self._route()
+        name = target or arrival.target or self._route()
         place = self.targets[name]
         request = Request(
             self._numbers, now, arrival.prompt, arrival.output, arrival.max_tokens or arrival.output, head,

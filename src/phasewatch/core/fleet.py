@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phasewatch.core.diagnosis.objectives import judge
-from phasewatch.core.diagnosis.peers import Peer, compare, notes
+from phasewatch.core.diagnosis.peers import Peer, compare
 from phasewatch.core.diagnosis.progress import Held, hold
 from phasewatch.core.diagnosis.verdicts import LIVENESS
 from phasewatch.core.engine import Engine
@@ -56,8 +56,8 @@ class Peers:
 
     def form(self, peers: Sequence[Peer], thresholds: Thresholds) -> None:
         """One more opinion, at the time of the round's last page."""
-        found = compare(peers, thresholds)
-        self.notes = notes(peers, thresholds)
+        compared = compare(peers, thresholds)
+        found, self.notes = compared.apart, compared.notes
         verdict = found.verdict if found else "together"
         self.held = hold(self.held, verdict, self.heard_at, at_once=False, seconds=thresholds.agree_seconds)
         if found is not None and found.verdict == self.held.verdict:

@@ -20,7 +20,7 @@ from phasewatch.core.model import (
     Speculation,
     Tokens,
 )
-from phasewatch.core.report.compare import ComparedRow, Comparison, compare, settled
+from phasewatch.core.report.compare import ComparedRow, Comparison, Facts, busy, compare, settled
 from phasewatch.core.settings import Thresholds
 
 THRESHOLDS = Thresholds()
@@ -283,3 +283,122 @@ def test_the_first_ten_seconds_and_three_pages_are_warm_up() -> None:
 def test_after_a_restart_the_engine_warms_up_again() -> None:
     both = pages(*range(0, 20, 2)) + pages(*range(30, 50, 2), born=29.0)
     assert [one.start for one in settled(both, THRESHOLDS)] == [10, 12, 14, 16, 40, 42, 44, 46]
+
+
+# --- closed loops, mixes, chance
+
+
+def test_more_arrivals_with_no_more_in_flight_follow_the_service() -> None:
+    quicker = {"queue": replace(BASE.queue, arrivals_per_second=20.0), "e2e_seconds": latency(1.5, 1.4, 2.2, 3.0)}
+    there, back = compared({}, quicker), compared(quicker, {})
+    assert (there.conclusion, back.conclusion) == ("better", "worse")
+    assert there.sentence.startswith(
+        "Better at the same concurrency (30 in flight, then 30; arrivals follow the service, 10/s, then 20/s), requests"
+        " take half as long: "
+    )
+
+
+def test_more_arrivals_with_fewer_in_flight_are_compared_and_said() -> None:
+    found = compared(
+        {}, {"queue": replace(BASE.queue, arrivals_per_second=15.0), "e2e_seconds": latency(1.0, 0.9, 1.5, 2.0)}
+    )
+    assert found.conclusion == "better"
+    assert "Better with more arrivals (10/s, then 15/s; 30 in flight, then 15)" in found.sentence
+
+
+def facts(**given: Any) -> Facts:
+    return Facts(scrapes=50, running=given.pop("running", 10.0), waiting=given.pop("waiting", 0.0), **given)
+
+
+def test_gauges_that_saw_enough_tell_what_is_in_flight_and_littles_law_else() -> None:
+    seen = compare(BASE, BASE, THRESHOLDS, facts(), replace(facts(), scrapes=5))
+    assert (seen.load[1].name, seen.load[1].before, seen.load[1].after) == ("in_flight", 10.0, 30.0)
+
+
+def lengths(**counts: int) -> dict[str, Histogram]:
+    """Prompts of so many tokens each: short ones of 50, long ones of 3,000."""
+    short, long = counts["short"], counts["long"]
+    bounds = (100.0, 2000.0, 5000.0, float("inf"))
+    total = 50.0 * short + counts.get("tokens", 3000) * long
+    return {"prompt_length": Histogram(bounds, (short, short, short + long, short + long), total)}
+
+
+@pytest.mark.parametrize(
+    ("after", "mean", "comparable"),
+    [
+        ({"short": 240, "long": 40}, 471.4, True),  # more short ones, as many long ones
+        ({"short": 40, "long": 120}, 2262.5, False),  # fewer of one, more of the other
+        ({"short": 80, "long": 40, "tokens": 4900}, 1666.7, False),  # longer ones than before
+    ],
+)
+def test_lengths_whose_mix_alone_shifted_with_the_service_are_no_other_load(
+    after: dict[str, int], mean: float, comparable: bool
+) -> None:
+    old, new = (replace(BASE, tokens=replace(BASE.tokens, prompt_mean=value)) for value in (1033.3, mean))
+    found = compare(old, new, THRESHOLDS, facts(lengths=lengths(short=80, long=40)), facts(lengths=lengths(**after)))
+    assert (found.conclusion != "not comparable") == comparable
+    assert ("the mix follows the service" in found.sentence) == comparable
+
+
+def test_clients_in_a_closed_loop_that_became_more_are_pointed_out() -> None:
+    slower = replace(BASE, e2e_seconds=latency(6.0, 5.6, 9.0, 12.0))
+    found = compare(BASE, slower, THRESHOLDS, facts(running=30.0, steady=True), facts(running=60.0, steady=True))
+    assert "30 in flight, then 60, hardly varying: if so many clients ask, that is another load" in found.sentence
+    assert "hardly varying" not in compare(BASE, slower, THRESHOLDS, facts(running=30.0), facts(running=60.0)).sentence
+
+
+def test_reasons_are_those_that_account_for_what_came_out() -> None:
+    slower = {
+        "ttft_seconds": latency(3.0, 2.5, 5.0, 9.0),
+        "kv_cache": KvCache(capacity_tokens=32_000.0, preemptions_per_second=0.5),
+        "tokens": replace(BASE.tokens, prefix_hit_ratio=0.1),
+    }
+    before = {
+        "kv_cache": KvCache(capacity_tokens=64_000.0, preemptions_per_second=0.0),
+        "tokens": replace(BASE.tokens, prefix_hit_ratio=0.6),
+    }
+    worse = compared(before, slower)
+    assert worse.why == (
+        "KV cache capacity halved (64,000 tokens, then 32,000 tokens)",
+        "the prefix hit ratio fell (60 %, then 10 %)",
+        "preemptions rose (0/s, then 0.5/s)",
+    )
+    assert "Worse because KV cache capacity halved" in worse.sentence
+    better = compared(before, slower | {"ttft_seconds": latency(0.1, 0.1, 0.2, 0.3)})
+    assert better.why == (), "less room makes nothing better"
+
+
+def test_labels_that_changed_are_named_and_adapters_are_traffic() -> None:
+    old, new = {"block_size": "16", "adapters": "a", "x": "1"}, {"block_size": "32", "adapters": "b", "y": "2"}
+    found = compare(BASE, BASE, THRESHOLDS, facts(labels=old), facts(labels=new))
+    assert [(one.name, one.before, one.after) for one in found.changed] == [
+        ("block_size", "16", "32"), ("x", "1", None), ("y", None, "2"),
+    ]  # fmt: skip
+    assert found.sentence.endswith("Configuration changed: block_size 16 -> 32, x 1 -> (not set), y (not set) -> 2.")
+
+
+def test_a_tail_of_a_few_hundred_requests_that_chance_may_move_decides_nothing() -> None:
+    def moved(count: int) -> Comparison:
+        return compared(
+            {"ttft_seconds": replace(latency(0.3, 0.25, 0.5, 0.9, count=count), mean=None)},
+            {"ttft_seconds": replace(latency(0.3, 0.25, 0.5, 1.05, count=count), mean=None)},
+        )
+
+    assert moved(200).conclusion == "unsure"
+    assert moved(20_000).conclusion == "worse"
+
+
+def test_stalls_that_fill_all_the_time_on_both_sides_are_the_same() -> None:
+    both = replace(BASE, itl_stalled_ratio=0.8), replace(BASE, itl_stalled_ratio=0.5)
+    everything = facts(stalled=Estimate(1.0, 1.0, 1.0))
+    assert row(compare(*both, THRESHOLDS, everything, everything), "itl_stalled").outcome == "same"
+    assert row(compare(*both, THRESHOLDS), "itl_stalled").outcome == "better", "a document has no bounds"
+
+
+def test_what_is_idle_before_and_after_is_no_part_of_the_run() -> None:
+    def at(second: float, running: float) -> Snapshot:
+        return Snapshot(second, {"running": running, "waiting": 0.0}, {}, {})
+
+    held = [at(second, 1.0 if 40 <= second < 60 else 0.0) for second in range(0, 100, 10)]
+    assert busy(settled(held, THRESHOLDS)) == (30, 60)
+    assert busy(settled([at(second, 0.0) for second in range(0, 60, 10)], THRESHOLDS)) is None

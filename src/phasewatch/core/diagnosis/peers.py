@@ -106,24 +106,38 @@ def peer(
     )
 
 
-def compare(peers: Sequence[Peer], thresholds: Thresholds) -> Cause | None:
-    """What sets some engines apart from the others, or None. Slowness at equal traffic first, then uneven queues, then
-    uneven work. peers: those that serve or are idle."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """apart: what sets some engines apart from the others, or None. notes: what is worth a word of single engines."""
+
+    apart: Cause | None
+    notes: Mapping[EngineKey, Advisory]
+
+
+def compare(peers: Sequence[Peer], thresholds: Thresholds) -> Compared:
+    """peers: those that serve or are idle."""
     if len(peers) < 2:
-        return None
+        return Compared(None, {})
     working = [one for one in peers if one.state == "serving"]
+    heavy = _heavier(working, thresholds)
+    return Compared(_apart(peers, working, heavy, thresholds), _notes(peers, working, heavy, thresholds))
+
+
+def _apart(
+    peers: Sequence[Peer], working: Sequence[Peer], heavy: Mapping[Peer, Tokens], thresholds: Thresholds
+) -> Cause | None:
+    """Slowness at equal traffic first, then uneven queues, then uneven work."""
     slow = _slow(working, thresholds)
     if slow and (len(working) == 2 or len(slow) < len(working) / 2):
         return _outlier(slow, len(working))
     free = [one for one in peers if one.waiting_max == 0 and not one.felt and one.verdict in ("healthy", None)]
     queues = [one for one in peers if one.queued and one.verdict in _TROUBLE_OF_QUEUES]
-    heavy = heavier(working, thresholds)
     if not queues:
         queues = [one for one in heavy if one.felt]
     return _imbalance(queues, free, heavy, len(peers), thresholds) if queues and free else None
 
 
-def heavier(working: Sequence[Peer], thresholds: Thresholds) -> Mapping[Peer, Tokens]:
+def _heavier(working: Sequence[Peer], thresholds: Thresholds) -> Mapping[Peer, Tokens]:
     """Engines whose requests have far more tokens than those of their peers with as many requests."""
     found: dict[Peer, Tokens] = {}
     first = np.array([one.first_tokens for one in working])
@@ -253,13 +267,23 @@ def _confidence(pair: bool, outliers: int) -> Confidence:
 # --- what is said of one engine because of the others --------------------------------------------------------------
 
 
-def notes(peers: Sequence[Peer], thresholds: Thresholds) -> Mapping[EngineKey, Advisory]:
+def _notes(
+    peers: Sequence[Peer], working: Sequence[Peer], heavy: Mapping[Peer, Tokens], thresholds: Thresholds
+) -> Mapping[EngineKey, Advisory]:
     """Of idle engines that should have traffic, and of those that get more tokens with as many requests."""
-    working = [one for one in peers if one.state == "serving"]
     rates = [one.first_tokens / one.seconds for one in working if one.first_tokens and one.seconds]
     usual = median(rates) if rates else 0.0
-    found = {one.key: note for one in peers if one.state == "idle" and (note := _silent(one, peers, usual, thresholds))}
-    for one, tokens in heavier(working, thresholds).items():
+    connections: dict[str, float] = {}  # of a target: its engines share them
+    for one in peers:
+        if one.open_connections is not None:
+            connections[one.key.target] = one.open_connections
+    most = sorted(connections, key=lambda target: -connections[target])[:2]
+    found: dict[EngineKey, Advisory] = {}
+    for one in peers:
+        siblings = next((connections[target] for target in most if target != one.key.target), None)
+        if one.state == "idle" and (note := _silent(one, siblings, usual, thresholds)) is not None:
+            found[one.key] = note
+    for one, tokens in heavy.items():
         found[one.key] = Advisory(
             "tokens_unequal",
             load_imbalance.tokens_evidence(tokens),
@@ -269,32 +293,22 @@ def notes(peers: Sequence[Peer], thresholds: Thresholds) -> Mapping[EngineKey, A
     return found
 
 
-def _silent(one: Peer, peers: Sequence[Peer], usual: float, thresholds: Thresholds) -> Advisory | None:
-    """usual: first tokens a second of a sibling with traffic. Where an equal part would have been five requests, none
-    is no chance (0.7 %); nor are open connections far above those of every sibling."""
+def _silent(one: Peer, most: float | None, usual: float, thresholds: Thresholds) -> Advisory | None:
+    """most: open connections of the sibling that has most. usual: first tokens a second of a sibling with traffic.
+    Where an equal part would have been five requests, none is no chance (0.7 %); nor are open connections far above
+    those of every sibling."""
     busy = usual * one.seconds >= thresholds.few_finishes
-    fds = [
-        other.open_connections
-        for other in peers
-        if other.key.target != one.key.target and other.open_connections is not None
-    ]
-    most, mine = max(fds, default=None), one.open_connections
-    piled = (
-        most is not None
-        and mine is not None
-        and mine > thresholds.symptom_ratio * most
-        and mine - most >= thresholds.connections_above_rest
-    )
-    if not busy and not piled:
-        return None
+    mine = one.open_connections
     evidence: dict[str, float | str] = {}
     reasons = []
     if busy:
         evidence["siblings_admissions_per_second"] = usual
         reasons.append(f"siblings are busy ({number(usual)} requests a second each)")
-    if piled and mine is not None and most is not None:
+    if mine is not None and most is not None and _piled(mine, most, thresholds):
         evidence |= {"open_connections": mine, "siblings_open_connections": most}
         reasons.append(f"{number(mine)} connections are open (siblings at most {number(most)})")
+    if not reasons:
+        return None
     return Advisory(
         "no_traffic",
         evidence,
@@ -302,6 +316,10 @@ def _silent(one: Peer, peers: Sequence[Peer], usual: float, thresholds: Threshol
         "Send it one request. If no answer comes, take it out of rotation and read its log; if one does, routing leaves"
         " it out.",
     )
+
+
+def _piled(mine: float, most: float, thresholds: Thresholds) -> bool:
+    return mine > thresholds.symptom_ratio * most and mine - most >= thresholds.connections_above_rest
 
 
 # What is there already comes before a new replica; where it is up, the new one is not wanted at all.
@@ -345,8 +363,13 @@ _MOST_NAMED = 3
 def _with_spare(cause: Cause, spare: Sequence[Remedy], enough: bool) -> Cause:
     if not any(map(_adds_replica, cause.remedies)):
         return cause
-    kept = [remedy for remedy in cause.remedies if not (enough and _adds_replica(remedy))]
-    return replace(cause, remedies=(*spare, *kept))
+    remedies: list[Remedy] = []
+    for remedy in cause.remedies:
+        if _adds_replica(remedy):
+            remedies += spare
+        if not (enough and _adds_replica(remedy)):
+            remedies.append(remedy)
+    return replace(cause, remedies=tuple(remedies))
 
 
 def _adds_replica(remedy: Remedy) -> bool:

@@ -29,7 +29,7 @@ Unit = Literal["seconds", "ratio", "per_second", "tokens", "tokens_per_second", 
 MATERIAL = 0.1
 # A normal distribution's 90th and 99th percentile, in standard deviations above its median.
 _DEVIATIONS = {"p90": 1.2816, "p99": 2.3263}
-_TAIL_DEVIATIONS = 3.0  # of a percentile, several of which are looked at
+_TAIL_DEVIATIONS = 3.0  # of a percentile or a bucket, several of which are looked at
 _SURE_DEVIATIONS = 2.0  # of a mean: 95 % of its chance
 
 
@@ -135,6 +135,12 @@ class _Side:
         if arrivals is None or e2e is None or (seen is not None and seen * self.facts.scrapes >= _ENOUGH_SEEN):
             return seen
         return arrivals * e2e
+
+    def observed(self, family: str) -> Latency:
+        """A latency with its count of independent observations: those who run together share each gap."""
+        latency: Latency = getattr(self.numbers, f"{family}_seconds")
+        together = max(1.0, self.facts.running or 1.0) if family == "itl" else 1.0
+        return replace(latency, count=int(latency.count / together))
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,10 +311,10 @@ def _mix_follows(row: LoadRow, before: _Side, after: _Side, arrivals: LoadRow, i
 
 
 def _moved_flow(old: float, new: float, seconds_before: float, seconds_after: float) -> int:
-    """1 where so many more a second came than is chance (two standard deviations of counts), -1 fewer, else 0."""
+    """1 where so many more a second came than is chance (standard deviations of counts), -1 fewer, else 0."""
     expected = (old + new) * seconds_after / (seconds_before + seconds_after)
     spread = sqrt((old + new) * seconds_before * seconds_after) / (seconds_before + seconds_after)
-    return 0 if abs(new - expected) <= _SURE_DEVIATIONS * spread else 1 if new > expected else -1
+    return 0 if abs(new - expected) <= _TAIL_DEVIATIONS * spread else 1 if new > expected else -1
 
 
 def _explained_by_mix(old: Histogram, new: Histogram) -> bool:
@@ -477,7 +483,7 @@ def _concluded(
         if family not in left_out:
             said += [
                 (outcome, _LABELS[family], phrase)
-                for outcome, phrase in _family(rows, family, _LABELS[family], before.numbers, after.numbers)
+                for outcome, phrase in _family(rows, family, _LABELS[family], before, after)
             ]
     conclusion = _overall({outcome for outcome, *_ in said})
     phrases = [phrase for wanted in _ORDER for outcome, _, phrase in said if outcome == wanted]
@@ -669,17 +675,18 @@ def _shares(rows: Mapping[str, ComparedRow], thresholds: Thresholds) -> Iterable
 
 
 def _family(
-    rows: Mapping[str, ComparedRow], family: str, label: str, before: Numbers, after: Numbers
+    rows: Mapping[str, ComparedRow], family: str, label: str, before: _Side, after: _Side
 ) -> Iterable[tuple[Outcome, str]]:
     """What the mean and the tail of one latency say together. Where the mean moved, if within chance, and the tail did
     not, the next lower part of the tail says whether it did. A median between two groups of requests flips with their
     mix: it is shown, but decides nothing. What moves against is told beside it."""
-    latencies: tuple[Latency, Latency] = getattr(before, f"{family}_seconds"), getattr(after, f"{family}_seconds")
-    tail = _tail(min(one.count for one in latencies))
+    latencies = before.observed(family), after.observed(family)
+    counts = [getattr(side.numbers, f"{family}_seconds").count for side in (before, after)]
+    tail = _tail(min(counts))
     rows = {
         **rows,
         **{
-            name: _beyond_chance(rows[name], rows[f"{family}_p95"], *latencies)
+            name: _beyond_chance(rows[name], rows[f"{family}_p95"], *latencies, few=min(counts) < _TEN_ABOVE)
             for name in (f"{family}_{statistic}" for statistic in _BELOW)
         },
     }
@@ -719,13 +726,13 @@ _BELOW = {"p90": "p50", "p95": "p90", "p99": "p90"}
 _TEN_ABOVE = 1000
 
 
-def _beyond_chance(row: ComparedRow, p95: ComparedRow, before: Latency, after: Latency) -> ComparedRow:
+def _beyond_chance(row: ComparedRow, p95: ComparedRow, before: Latency, after: Latency, *, few: bool) -> ComparedRow:
     """Unsure where a tail moved by no more than the next requests, the same load, may move it; a p99 of less than ten
-    observations also where the p95 did not move with it."""
+    observations also where the p95 did not move with it. before, after: with the count of independent observations."""
     statistic = _statistic(row)
     if row.outcome not in _AGAINST or row.before is None or row.after is None:
         return row
-    if statistic == "p99" and min(before.count, after.count) < _TEN_ABOVE and p95.change is not None:
+    if statistic == "p99" and few and p95.change is not None:
         moved = p95.change.ratio if row.outcome == "worse" else -p95.change.ratio
         if moved < MATERIAL:
             return replace(row, outcome="unsure")
