@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from agreeing import table
 from case_pages import advice, advisory, kinds, said
 from phasewatch.commands.diagnose import exit_code
 from phasewatch.core.model import Fleet, ModelReport
@@ -215,6 +216,8 @@ def test_c26_an_engine_without_traffic_beside_busy_siblings_is_to_be_probed(sibl
     assert "330 connections" in text
     assert "Send it one request" in text
     assert exit_code(fleet) == 1
+    assert "Nothing to do" not in table(fleet)
+    assert "Send it one request" in " ".join(table(fleet).split())
     assert not any("no_traffic" in kinds(one) for one in fleet.engines[1:])
 
 
@@ -236,6 +239,7 @@ def test_a_quiet_night_is_idle_and_well() -> None:
     assert [answer(one) for one in fleet.engines] == ["idle"] * 3
     assert not any(kinds(one) for one in fleet.engines)
     assert exit_code(fleet) == 0
+    assert "Nothing to do" in table(fleet)
 
 
 def test_silence_beside_siblings_with_next_to_no_traffic_is_chance() -> None:
