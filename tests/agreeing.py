@@ -29,7 +29,7 @@ _INNER = {"window", "phase", "verdict", "level", "state", "objective", "severity
 OTHERS = {
     "diagnosis", "diagnosis_score", "diagnosis_confidence",
     "diagnosis_since_timestamp_seconds", "engine_state", "engines",
-    "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
+    "target_up", "target_starting_seconds", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
 }  # fmt: skip
 # evidence of a cause -> where the document has the number of the same name
 EVIDENCE = {
@@ -155,8 +155,9 @@ def _model(row: Mapping[str, Any], window: str) -> Found:
 
 
 def _target(row: Mapping[str, Any], at: float) -> Found:
-    wanted, up, age = _Wanted(), row["state"] not in ("stale", "down"), row["last_success_age_seconds"]
+    wanted, up, age = _Wanted(), row["state"] not in ("stale", "down", "starting"), row["last_success_age_seconds"]
     wanted.put("target_up", up)
+    wanted.put("target_starting_seconds", row["starting_seconds"])
     wanted.put("target_scrape_duration_seconds", row["scrape_seconds"] if up else None)
     wanted.put("target_last_success_timestamp_seconds", None if age is None else at - age)
     return wanted

@@ -69,9 +69,9 @@ def test_one_failed_scrape_is_stale_three_are_down_and_both_end_with_a_good_page
     assert answer(scene.round(lambda: fine(server)).engines[0]) == "healthy"
 
 
-def test_a_target_that_never_answered_is_down_without_an_engine() -> None:
+def test_a_target_that_never_answered_is_starting_without_an_engine() -> None:
     fleet = Scene(Server()).rounds(30, fails={"s"})[-1]
-    assert (fleet.engines, fleet.models, fleet.targets[0].state) == ((), (), "down")
+    assert (fleet.engines, fleet.models, fleet.targets[0].state) == ((), (), "starting")
 
 
 @pytest.mark.parametrize(

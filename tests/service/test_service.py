@@ -100,10 +100,10 @@ def test_a_round_brings_every_engine_and_how_its_scrape_went(
 @pytest.mark.parametrize(
     ("route", "reason", "state"),
     [
-        (hang, "timeout", "down"),
-        (endless, "timeout", "down"),
-        (Reply(b"no", 500), "status", "down"),
-        (Reply(b"no", 404), "status", "down"),
+        (hang, "timeout", "starting"),
+        (endless, "timeout", "starting"),
+        (Reply(b"no", 500), "status", "starting"),
+        (Reply(b"no", 404), "status", "starting"),
         (Reply(b"no", 401), "authentication", "down"),
         (Reply(b"", 307, {"Location": "/metrics"}), "redirect", "down"),
         (Reply(b"<html>", 200, {"Content-Type": "text/html"}), "not_metrics", "down"),
@@ -127,13 +127,14 @@ def test_a_misbehaving_target_costs_only_itself(
     assert f'target="{bad.url[7:]}"'.encode() in service.round.metrics("")[0]
 
 
-def test_nobody_listening_is_down_and_coming_back_is_up(
+def test_nobody_listening_yet_is_starting_and_coming_up_is_up(
     watch: Callable[..., Service], http_server: Callable[..., HttpServer], free_port: int
 ) -> None:
     url = f"http://127.0.0.1:{free_port}"
     service = watch(url)
     ready(service)
-    wait_until(lambda: report(service, url).state == "down", "down after three failures")
+    wait_until(lambda: report(service, url).scrape_failures["connect"] >= 3, "three failures")
+    assert report(service, url).state == "starting"
     assert report(service, url).last_success_age_seconds is None
     http_server({"/metrics": PAGE}, port=free_port)
     found = seen(service, url, lambda now: now.state == "warming_up")
@@ -219,13 +220,13 @@ def test_the_log_tells_what_changed_and_not_every_round(
 ) -> None:
     server = http_server({"/metrics": Reply(b"no", 503)})
     with structlog.testing.capture_logs() as logged:
-        service = watch(server.url)
+        service = watch(server.url, more="startup_grace: 1s")
         seen(service, server.url, lambda now: now.state == "down")
         rounds = len(server.requests)
         wait_until(lambda: len(server.requests) > rounds + 3, "three more rounds")
         service.stop()
     states = [entry["state"] for entry in logged if entry["event"].startswith("target")]
-    assert states == ["stale", "down"]
+    assert states == ["starting", "down"]
     assert all(entry["error"] for entry in logged)
 
 
@@ -275,8 +276,8 @@ def test_a_target_whose_scrape_cannot_be_cut_off_does_not_stay_well_for_ever(
     try:
         service = watch("http://vllm.invalid:8000")
         url = "http://vllm.invalid:8000"
-        found = seen(service, url, lambda now: now.state == "down")
-        assert found.scrape_failures["busy"] >= 3
+        found = seen(service, url, lambda now: now.scrape_failures["busy"] >= 3)
+        assert found.state == "starting"
     finally:
         release.set()
 

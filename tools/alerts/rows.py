@@ -470,8 +470,10 @@ _FLEET = RuleFile(
         _of_target(
             "AllTargetsDown", "No target answers, and none has since phasewatch started.",
             "# An empty list of targets is silent: that is how a fleet scaled to zero looks. With models known, TargetsDown"
-            " pages.\nmax(last_over_time(phasewatch_target_up[2m])) == 0\nunless on ()\n"
-            "count(last_over_time(phasewatch_engine_state[2m]))",
+            " pages. One\n# that may still be loading its model is not down.\n"
+            "max(last_over_time(phasewatch_target_up[2m])) == 0\nunless on ()\n"
+            "count(last_over_time(phasewatch_engine_state[2m]))\nunless on ()\n"
+            "count(last_over_time(phasewatch_target_starting_seconds[2m]))",
             '{{ with query "count(max by (target) (last_over_time(phasewatch_target_up[2m])))" }}'
             '{{ (first .).Value | printf "%.0f" }} targets, none of them answers.{{ end }}',
             lasts="2m", severity="critical",
@@ -479,8 +481,9 @@ _FLEET = RuleFile(
         _of_target(
             "TargetDown", "A target has not answered since phasewatch started.",
             "# Only targets whose model is not known; those of known models are counted by TargetsDown.\n"
-            f"{_UP} == 0\nunless on (target)\nmax by (target) (last_over_time(phasewatch_engine_state[2m]))",
-            "Target {{ $labels.target }} does not answer; phasewatch has not seen its models yet.",
+            f"{_UP} == 0\nunless on (target)\nmax by (target) (last_over_time(phasewatch_engine_state[2m]))\n"
+            "# Nor those that may still be loading their model: startup_grace in phasewatch.yml says how long.\n"
+            "unless on (target)\nmax by (target) (last_over_time(phasewatch_target_starting_seconds[2m]))",            "Target {{ $labels.target }} does not answer; phasewatch has not seen its models yet.",
             lasts="10m",
         ),
         _of_target(

@@ -56,7 +56,8 @@ def command(
     """Exit code 0: all healthy, idle or asleep. 1: anything else, an idle server beside busy siblings too. 2: wrong
     usage. 3: nothing could be read, or too little for a verdict.
     """
-    live = settings_of((window or min(duration, _LONGEST_WINDOW),), objective, estimator)
+    # Who asks about a server now is told what is wrong, not to wait.
+    live = replace(settings_of((window or min(duration, _LONGEST_WINDOW),), objective, estimator), startup_grace=0.0)
     recorded = settings_of((window or _LONGEST_WINDOW,), objective, estimator)
     named = [(text, source_of(text)) for text in sources]
     histories = [(text, source) for text, source in named if isinstance(source, History)]
@@ -84,7 +85,9 @@ def exit_code(fleet: Fleet) -> int:
     states = {t.state for t in fleet.targets} | {e.state for e in fleet.engines}
     if any(e.wants_a_look for e in fleet.engines) or states & set(TROUBLE):
         return EXIT_UNHEALTHY
-    undecided = "warming_up" in states or any(e.state == "serving" and e.verdict is None for e in fleet.engines)
+    undecided = states & {"warming_up", "starting"} or any(
+        e.state == "serving" and e.verdict is None for e in fleet.engines
+    )
     return EXIT_NOTHING_READ if undecided or not states else 0
 
 

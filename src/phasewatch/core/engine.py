@@ -27,6 +27,7 @@ from phasewatch.core.diagnosis.progress import (
     hold,
     work_in_hand,
 )
+from phasewatch.core.diagnosis.silence import connections_open, unseen_text
 from phasewatch.core.diagnosis.verdicts import LIVENESS
 from phasewatch.core.formatting import seconds as in_words
 from phasewatch.core.measures.ages import InFlight
@@ -37,8 +38,9 @@ from phasewatch.core.measures.hits import HitRatios
 from phasewatch.core.measures.numbers import numbers
 from phasewatch.core.measures.past import Past, moment
 from phasewatch.core.measures.phases import count_of
+from phasewatch.core.measures.processes import Processes
 from phasewatch.core.measures.sanity import Contradiction, consistent
-from phasewatch.core.measures.window import other_process, since, step, window
+from phasewatch.core.measures.window import since, step, window
 from phasewatch.core.measures.window_arrays import Recent, Rows
 from phasewatch.core.model import (
     COLD_AFTER,
@@ -59,9 +61,14 @@ from phasewatch.core.settings import Limits, Settings
 _ACTIVITY_COUNTERS = ("generation_tokens", "prompt_tokens", "finished", "http_finishes")
 _SEVERAL_PROCESSES = Contradiction(
     (),
-    "Counters go back without a restart: several processes answer on this address. Nothing is judged.",
-    "Scrape each of them on a port of its own, or have them share their metrics.",
+    "Counters step back and forth without a restart: several processes answer on this address by turns, each with"
+    " counts of its own. Nothing is judged, and no rate is shown.",
+    "Scrape each of them on a port of its own; or, for API servers of one vLLM, let them share their metrics"
+    " (PROMETHEUS_MULTIPROC_DIR, as --api-server-count sets it).",
+    "several_processes",
 )
+_PARTIAL = "The last scrape lacks the engine's metrics; the numbers are from the one before it."
+_SEVERAL_ANSWERS = 2  # one may be of a request that ended just before
 _ACTIVITY_HISTOGRAMS = ("ttft", "itl", "e2e")
 _MOST_EVENTS = 20  # the last ones
 
@@ -81,6 +88,7 @@ class Engine:
     born_at: float
     past: Past
     in_flight: InFlight
+    processes: Processes
     families: tuple[str, ...]
     role: str | None = None
     steps: deque[Step] = field(default_factory=deque)
@@ -109,6 +117,8 @@ class Engine:
     contradictions: tuple[Contradiction, ...] = ()
     longer: dict[float, tuple[Window, Numbers]] | None = None
     doubted_until: float = -inf  # pages may be of several processes
+    unseen_answers: float = 0.0  # HTTP answers of its server since any of its engines moved
+    connections_at_rest: float | None = None  # the fewest open files since its start
     replaced: str | None = None  # the model that this target served before
 
     @classmethod
@@ -125,7 +135,7 @@ class Engine:
         families = dict.fromkeys(name.partition("_")[0] for name in settings.objectives.of(key.model_name))
         past, in_flight = Past(settings.thresholds, settings.windows[0]), InFlight.beginning(snapshot)
         made = cls(
-            key, settings, snapshot, begin(snapshot), snapshot.at, past, in_flight, tuple(families), role,
+            key, settings, snapshot, begin(snapshot), snapshot.at, past, in_flight, Processes(), tuple(families), role,
             replaced=replaced,
         )  # fmt: skip
         made._live(first_events(snapshot, replaced, key.model_name))
@@ -138,7 +148,7 @@ class Engine:
     def page(self, snapshot: Snapshot) -> bool:
         """One more page is taken in. Whether the engine had begun anew."""
         change = step(self.last, snapshot)
-        if change.restarted and other_process(self.last, snapshot):
+        if self.processes.alternate(self.last, snapshot, self.settings.windows[0], anew=change.restarted):
             self.doubted_until = snapshot.at + self.settings.windows[0]
         if snapshot.at < self.doubted_until:
             self._first_of_its_process(snapshot)
@@ -148,6 +158,7 @@ class Engine:
             self.stall, self.stall_until = stall, snapshot.at
         self.progress = advance(self.progress, change, snapshot, self.settings.thresholds)
         change_from, self.last = self.last, snapshot
+        self._rest(anew=change.restarted)
         self.steps.append(change)
         if change.restarted:
             self.restarts, self.born_at, self.pages = self.restarts + 1, snapshot.at, 0
@@ -192,6 +203,15 @@ class Engine:
         self.recent.clear()
         self.older = History()
 
+    def _rest(self, *, anew: bool) -> None:
+        files = self.last.gauges.get("open_fds")
+        if anew:
+            self.connections_at_rest = None
+        if files is not None:
+            self.connections_at_rest = min(
+                files, files if self.connections_at_rest is None else self.connections_at_rest
+            )
+
     def measure(self) -> None:
         """The window that verdicts use, as of the page just taken in."""
         self.longer = None
@@ -219,11 +239,13 @@ class Engine:
         """Too many scrapes in a row have failed, or the page could not be judged: no verdict is held any more."""
         self._hold(None, at)
 
-    def state_at(self, at: float, failures: int) -> State:
-        """failures: scrapes of its target that failed in a row."""
+    def state_at(self, at: float, failures: int, partial: int = 0) -> State:
+        """failures: scrapes of its target that failed in a row; partial: those in a row that lacked the engine."""
         if failures >= self.settings.thresholds.down_failures:
             return "down"
-        return "stale" if failures or self._expired(at) else self.state
+        if partial >= self.settings.thresholds.down_failures:
+            return "no_engine_metrics"
+        return "stale" if failures or partial or self._expired(at) else self.state
 
     def windows(self) -> dict[float, tuple[Window, Numbers]]:
         """By window length, as of the last page; lengths of which no two pages are there yet are left out."""
@@ -238,16 +260,19 @@ class Engine:
         known = {} if self.judged is None or self.figures is None else {first: (self.judged, self.figures)}
         return known | self.longer
 
-    def report(self, at: float, *, failures: int = 0, role: str | None = None) -> EngineReport:
+    def report(self, at: float, *, failures: int = 0, partial: int = 0, role: str | None = None) -> EngineReport:
         """What is to be said at `at`, a moment not before the last page."""
-        state = self.state_at(at, failures)
+        state = self.state_at(at, failures, partial)
         # One failed scrape neither confirms nor ends a verdict.
         opinion = self.opinion if state == self.state else Opinion.of_state(state)
-        if state == "stale" and not failures:
+        if state == "stale" and partial and not failures:
+            opinion = replace(opinion, text=_PARTIAL)
+        elif state == "stale" and not failures:
             opinion = replace(
                 opinion, text=f"No scrape for {in_words(at - self.last.at)}; the numbers are from before."
             )
-        verdict = self.held.verdict if state not in ("stale", "down") else None
+        gone = state == "down" or partial >= self.settings.thresholds.down_failures
+        verdict = None if gone or state == "stale" else self.held.verdict
         causes = self.causes if verdict else ()
         leading = causes[0] if causes else None
         shown = self.agreed if verdict else opinion
@@ -269,7 +294,7 @@ class Engine:
             symptoms=opinion.symptoms,
             advisories=self._advisories(state, at),
             missing=() if self.judged is None else missing_signals(self.judged),
-            windows={} if state == "down" else {seconds: figures for seconds, (_, figures) in self.windows().items()},
+            windows={} if gone else {seconds: figures for seconds, (_, figures) in self.windows().items()},
             restarts=self.restarts,
             events=tuple(self.events),
             objective_counts=dict(self.counts),
@@ -364,12 +389,19 @@ class Engine:
             return "idle"
         if _finishes_without_tokens(judged) and not self.last.counters.get("generation_tokens"):
             return "no_engine_metrics"
+        if self.unseen_answers >= _SEVERAL_ANSWERS and work_in_hand(self.last.gauges) == 0:
+            return "no_engine_metrics"
         return "serving" if _busy(judged) else "idle"
 
     def _opinion(self, state: State, view: WindowView | None) -> Opinion:
         thresholds = self.settings.thresholds
         wait_over_before, self.wait_over = self.wait_over, False
-        if state in ("no_engine_metrics", "asleep"):
+        if state == "no_engine_metrics":
+            if self.unseen_answers < _SEVERAL_ANSWERS:
+                return Opinion.of_state(state)
+            has_worked = bool(self.last.counters.get("generation_tokens"))
+            return replace(Opinion.of_state(state), text=unseen_text(self.unseen_answers, has_worked=has_worked))
+        if state == "asleep":
             return Opinion.of_state(state)
         if self.last.at < self.doubted_until:
             return replace(Opinion.of_state(state), text=_SEVERAL_PROCESSES.summary)
@@ -395,7 +427,7 @@ class Engine:
         )
 
     def _advisories(self, state: State, at: float) -> tuple[Advisory, ...]:
-        own = [Advisory("contradiction", {}, one.summary, one.remedy) for one in self.contradictions]
+        own = [Advisory(one.kind, {}, one.summary, one.remedy) for one in self.contradictions]
         if self.replaced is not None and at - self.born_at <= self.settings.windows[0]:
             own.append(
                 Advisory(
@@ -405,6 +437,9 @@ class Engine:
                     "Check that no two servers share the port.",
                 )
             )
+        waiting = connections_open(self.judged, self.connections_at_rest, self.settings.thresholds)
+        if state == "idle" and waiting is not None:
+            own.append(waiting)
         if self._warming_up_shows():
             own.append(self._warm_up())
         if self.view is None or state not in ("serving", "idle", "asleep"):

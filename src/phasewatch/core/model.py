@@ -7,10 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-State = Literal["serving", "idle", "warming_up", "asleep", "no_engine_metrics", "stale", "down", "internal_error"]
+State = Literal[
+    "serving", "idle", "starting", "warming_up", "asleep", "no_engine_metrics", "stale", "down", "internal_error"
+]
 STATES: tuple[State, ...] = get_args(State)
 TROUBLE: tuple[State, ...] = ("no_engine_metrics", "stale", "down", "internal_error")  # wants a look, with no verdict
-SUSPICIOUS = ("no_traffic",)  # kinds of advisories of an engine without verdict that wants a look all the same
+SUSPICIOUS = (
+    "no_traffic",
+    "open_connections",
+)  # kinds of advisories of an engine without verdict that wants a look all the same
 Confidence = Literal["high", "medium", "low"]
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 Severity = Literal["warning", "critical"]
@@ -27,6 +32,8 @@ AnomalyKind = Literal[
     "content_type",  # a page that is not declared as metrics
     "page_size",  # a page near the largest that is read
     "page_order",  # a page that is not later than the one before
+    "partial_page",  # a page that lacks the engine families that the one before had
+    "several_processes",  # pages of several processes by turns
     "contradiction",  # figures that cannot all be true
 ]
 ANOMALIES: tuple[AnomalyKind, ...] = get_args(AnomalyKind)
@@ -465,7 +472,8 @@ class TargetReport:
     """One target's scrapes. scrape_failures: count by reason since start (a closed set, see sources.http).
 
     internal_errors: evaluations since start in which a mistake of phasewatch's own cost one of its engines' reports.
-    anomalies: what was odd since the start, one for each kind found.
+    anomalies: what was odd since the start, one for each kind found. starting_seconds: of a target that has never
+    answered and may still be loading its model (state starting), how long it has been asked.
     """
 
     target: str
@@ -480,6 +488,7 @@ class TargetReport:
     internal_errors: int = 0
     anomalies: tuple[Anomaly, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    starting_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,7 @@ class Thresholds:
     admission_before_first_finish_seconds: float = _seconds(600.0)
     admission_drop_seconds: float = _seconds(10.0)
     connections_above_rest: float = _count(3.0)
+    idle_connections: float = _count(10.0)  # beyond those at rest: a few files and sockets come and go
     agree_seconds: float = _seconds(10.0)  # of agreeing opinions make a verdict: two scrapes at the default interval
     warm_pages: int = _count(3)
     warm_seconds: float = _seconds(10.0)
@@ -218,7 +219,8 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """windows: seconds; the first is the one verdicts use. estimator: how percentile values are read.
+    """windows: seconds; the first is the one verdicts use. estimator: how percentile values are read. startup_grace:
+    seconds for which a target that has never answered is starting, not down.
 
     Raises ValueError for windows that cannot be.
     """
@@ -227,6 +229,8 @@ class Settings:
     objectives: Objectives = field(default_factory=Objectives)
     thresholds: Thresholds = field(default_factory=Thresholds)
     estimator: Estimator = "sums"
+    # Weights of hundreds of GB from a network disk, then compilation and graph capture: minutes to half an hour.
+    startup_grace: float = 1800.0
 
     def __post_init__(self) -> None:
         if not self.windows or not all(0 < seconds <= LONGEST_SECONDS for seconds in self.windows):

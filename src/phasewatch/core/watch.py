@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 from phasewatch.core.diagnosis.peers import among, peer
@@ -28,6 +29,10 @@ from phasewatch.core.settings import Settings
 T = TypeVar("T")
 EngineId = tuple[str, str]  # model_name, engine
 _LONGEST_ERROR = 200
+# Reasons of failed scrapes that no server has while it loads its model: something else answers, or is asked wrongly.
+_ANSWERED = frozenset(
+    {"authentication", "redirect", "not_metrics", "too_large", "truncated", "protocol", "encoding", "tls"}
+)
 # Percentiles of so many engines cost a third each of what one's alone do; of more, the work would come in bursts.
 _MOST_PENDING = 64
 
@@ -43,6 +48,10 @@ class _Target:
     error: str | None = None
     success_at: float | None = None
     restarts: int = 0
+    first_at: float | None = None  # when it was first asked
+    partial: int = 0  # pages in a row that lack the engines
+    whole_at: float = 0.0  # the last page that has them
+    unseen_answers: float = 0.0  # since any engine moved
     anomalies: dict[AnomalyKind, Anomaly] = field(default_factory=dict)
 
 
@@ -73,7 +82,14 @@ class Watcher:
         odd = [*page.anomalies]
         if memory.success_at is not None and page.at <= memory.success_at:
             odd.append(Anomaly("page_order", 1, f"a scrape of second {page.at:g} after one of {memory.success_at:g}"))
+        unseen = self._unseen(memory, page)
         memory.failures, memory.error, memory.success_at, memory.page = 0, None, page.at, page
+        memory.partial = memory.partial + 1 if self._is_partial(memory, page) else 0
+        if memory.partial:
+            self._without_engines(memory, page, odd)
+            self._end_turn(target, page.at, served)
+            return
+        memory.whole_at, memory.unseen_answers = page.at, unseen
         # An engine that is gone from a good page is gone: its series end, a new one starts with a baseline.
         before = next((key[0] for key in memory.engines), None)
         memory.engines = {key: engine for key, engine in memory.engines.items() if key in page.engines}
@@ -81,11 +97,13 @@ class Watcher:
         anew = False
         for key, snapshot in page.engines.items():
             engine = memory.engines.get(key)
+            if engine is not None:
+                engine.unseen_answers = unseen
             if engine is None or snapshot.at > engine.last.at:
                 anew |= self._take(memory, EngineKey(target, *key), snapshot, before)
         memory.restarts += anew  # the engines of a page are one server
         contradictions = (one for engine in memory.engines.values() for one in engine.contradictions)
-        odd += (Anomaly("contradiction", 1, one.summary) for one in contradictions)
+        odd += (Anomaly(one.kind, 1, one.summary) for one in contradictions)
         memory.anomalies = _counted(memory.anomalies, odd)
         self._end_turn(target, page.at, served)
 
@@ -95,10 +113,39 @@ class Watcher:
         memory = self._targets.setdefault(target, _Target())
         memory.failures += 1
         memory.error = reason
+        if memory.first_at is None:
+            memory.first_at = at
         if memory.failures == self._settings.thresholds.down_failures:
             for engine in memory.engines.values():
                 engine.lost(at)
         self._end_turn(target, at, served)
+
+    def _is_partial(self, memory: _Target, page: Page) -> bool:
+        """Whether the page lacks what those before it had of the same server: all its engines, or (three times in a
+        row, then it is what the server has) most of each engine's signals."""
+        if not memory.engines or page.at - memory.whole_at > max(self._settings.windows):
+            return False
+        if page.kind != "engine":
+            return True
+        known = [(memory.engines[key].last, now) for key, now in page.engines.items() if key in memory.engines]
+        fewer = memory.partial + 1 < self._settings.thresholds.down_failures and len(known) == len(page.engines)
+        return fewer and all(_signals(now) < _signals(before) / 2 for before, now in known)
+
+    def _without_engines(self, memory: _Target, page: Page, odd: list[Anomaly]) -> None:
+        """A partial page: it costs what it lacks, and erases nothing."""
+        odd.append(Anomaly("partial_page", 1, f"the scrape of second {page.at:g} lacks the engine's metrics"))
+        memory.anomalies = _counted(memory.anomalies, odd)
+        if memory.partial == self._settings.thresholds.down_failures:
+            for engine in memory.engines.values():
+                engine.lost(page.at)
+
+    def _unseen(self, memory: _Target, page: Page) -> float:
+        """HTTP answers since any engine of the server moved; those of the interval after a move end what it served."""
+        moved = any(engine.progress.quiet_scrapes == 0 for engine in memory.engines.values())
+        if moved or memory.page is None:
+            return 0.0
+        answers = page.http.get("http_2xx", 0.0) - memory.page.http.get("http_2xx", inf)
+        return memory.unseen_answers + answers if answers >= 0 else 0.0
 
     def evaluate(self, at: float) -> Fleet:
         """The whole truth at `at`. The percentiles of all engines are fitted at once."""
@@ -188,7 +235,9 @@ class Watcher:
         fault, _ = memory.faults.get(key[1:], (None, 0.0))
         if fault is None:
             engine = memory.engines[key[1:]]
-            report, fault = _guarded("reporting", lambda: engine.report(at, failures=memory.failures, role=role))
+            report, fault = _guarded(
+                "reporting", lambda: engine.report(at, failures=memory.failures, partial=memory.partial, role=role)
+            )
             if report is not None:
                 return report
         assert fault is not None
@@ -258,7 +307,8 @@ class Watcher:
             for target in sorted(peers.targets)
             for one, engine in sorted(self._targets[target].engines.items())
             if one[0] == key[0] and one not in self._targets[target].faults
-            if (state := engine.state_at(peers.heard_at, self._targets[target].failures)) in COMPARED
+            if (state := engine.state_at(peers.heard_at, self._targets[target].failures, self._targets[target].partial))
+            in COMPARED
             if engine.judged is not None and engine.figures is not None
         ]
         peers.form(compared, self._settings.thresholds)
@@ -313,20 +363,34 @@ class Watcher:
         return TargetReport(
             target=name,
             url=None,
-            state=self._state(memory, reports),
+            state=self._state(memory, reports, at),
             last_error=error,
             last_success_age_seconds=None if memory.success_at is None else at - memory.success_at,
             scrape_seconds=None,
             missing_signals=max((len(report.missing) for report in reports), default=0),
             restarts=memory.restarts,
             anomalies=tuple(memory.anomalies.values()),
+            starting_seconds=self._starting(memory, at),
         )
 
-    def _state(self, memory: _Target, reports: Sequence[EngineReport]) -> State:
+    def _starting(self, memory: _Target, at: float) -> float | None:
+        """For how long a target that has never answered has been asked, while it may still be loading its model."""
+        if memory.success_at is not None or memory.first_at is None:
+            return None
+        answered = (memory.error or "").partition(":")[0] in _ANSWERED
+        asked = at - memory.first_at
+        return asked if asked < self._settings.startup_grace and not answered else None
+
+    def _state(self, memory: _Target, reports: Sequence[EngineReport], at: float) -> State:
         """The liveliest of its engines' states, where its last page was good."""
+        least = self._settings.thresholds.down_failures
+        if self._starting(memory, at) is not None:
+            return "starting"
         if memory.failures:
-            return "down" if memory.failures >= self._settings.thresholds.down_failures else "stale"
-        if memory.page is None or memory.page.kind != "engine":
+            return "down" if memory.failures >= least or memory.success_at is None else "stale"
+        if 0 < memory.partial < least:
+            return "stale"
+        if memory.partial or memory.page is None or memory.page.kind != "engine":
             return "no_engine_metrics"
         return min((report.state for report in reports), key=_LIVELINESS.index)
 
@@ -349,6 +413,10 @@ def _counted(before: Mapping[AnomalyKind, Anomaly], odd: Iterable[Anomaly]) -> d
         known = counted.get(one.kind)
         counted[one.kind] = replace(one, count=one.count + (known.count if known else 0))
     return counted
+
+
+def _signals(snapshot: Snapshot) -> int:
+    return len(snapshot.gauges) + len(snapshot.counters) + len(snapshot.histograms)
 
 
 def _settle(report: EngineReport | ModelReport) -> None:

@@ -43,7 +43,14 @@ from phasewatch.core.report.said import (
 
 UNKNOWN = "-"  # in a table
 # Every other state wants a look first.
-_STATE_STYLE = {"serving": "green", "idle": "dim", "asleep": "dim", "warming_up": "cyan", "stale": "yellow"}
+_STATE_STYLE = {
+    "serving": "green",
+    "idle": "dim",
+    "asleep": "dim",
+    "starting": "cyan",
+    "warming_up": "cyan",
+    "stale": "yellow",
+}
 
 
 def console(file: TextIO) -> Console:
@@ -435,5 +442,7 @@ def target_line(target: TargetReport) -> Text:
     line = Text()
     line.append(safe(target.target), style="bold")
     line.append(f"  {target.state}", style=state_style(target.state))
+    if target.starting_seconds is not None:
+        line.append(f" for {seconds(target.starting_seconds)}; it has never answered and may be loading its model")
     line.append(f"  {safe(target.last_error)}" if target.last_error else "")
     return line

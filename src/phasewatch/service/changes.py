@@ -67,7 +67,8 @@ class Changes:
         elif before in TROUBLE:
             self._log.info("target recovered", **about)
         else:
-            self._log.info("target state", **about)
+            why = {} if report.last_error is None else {"error": report.last_error}
+            self._log.info("target state", **about, **why)
 
     def _happened(self, report: EngineReport) -> None:
         last = self._events.get(report.key)

@@ -299,6 +299,7 @@ class Config(_Section):
     scrape: ScrapeSection = ScrapeSection()
     windows: Annotated[tuple[WindowLength, ...], Field(min_length=1, max_length=6)] = core.Settings().windows
     estimator: core.Estimator = core.Settings().estimator
+    startup_grace: Annotated[Duration, _between(1.0, _LONGEST_WINDOW)] = core.Settings().startup_grace
     objectives: ObjectivesSection = ObjectivesSection()
     thresholds: Annotated[dict[str, Any], AfterValidator(_thresholds)] = Field(default={})
     web: Web = Web()
@@ -332,4 +333,5 @@ class Config(_Section):
             objectives=self.objectives.objectives(),
             thresholds=core.Thresholds(**self.thresholds),
             estimator=self.estimator,
+            startup_grace=self.startup_grace,
         )

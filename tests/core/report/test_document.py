@@ -83,7 +83,10 @@ DOCUMENT = {
     "window_seconds": None,
     "engines": [ENGINE],
     "models": [MODEL],
-    "targets": [{"target", "url", "state", "last_error", "last_success_age_seconds", "scrape_seconds", "anomalies"}],
+    "targets": [
+        {"target", "url", "state", "starting_seconds", "last_error", "last_success_age_seconds", "scrape_seconds"}
+        | {"anomalies"}
+    ],
 }
 
 

@@ -19,7 +19,7 @@ OF_ENGINES = (
 )  # fmt: skip
 OTHERS = (
     "objective_seconds", "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
-    "target_missing_signals", "target_restarts_total", "target_scrape_failures_total",
+    "target_missing_signals", "target_starting_seconds", "target_restarts_total", "target_scrape_failures_total",
     "target_anomalies_total", "internal_errors_total",
     "build_info",
     "last_evaluation_timestamp_seconds", "remedy_info",
@@ -37,7 +37,7 @@ def test_engines_and_models_have_all_numbers_and_the_tables_nothing_unheard_of()
 
 def test_a_serving_fleet_exports_every_name_of_the_tables() -> None:
     expected = {*OF_ENGINES, *OTHERS, *(f"model_{name}" for name in OF_MODELS)}
-    assert names(SERVING) == expected
+    assert names(SERVING) == expected - {"target_starting_seconds"}  # of one that has never answered
 
 
 def test_every_row_has_a_help_that_ends_as_a_sentence_and_fits_a_line() -> None:

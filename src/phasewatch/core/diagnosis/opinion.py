@@ -44,6 +44,7 @@ class Opinion:
 STATE_TEXTS: Mapping[State, str] = {
     "serving": "Serving.",
     "idle": "No request in this window.",
+    "starting": "The target has never answered yet; it may still be loading its model.",
     "warming_up": "Too few scrapes for a verdict yet.",
     "asleep": "The engine is in sleep mode.",
     "no_engine_metrics": "The server answers, but its /metrics has no engine metrics.",

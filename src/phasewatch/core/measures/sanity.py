@@ -6,7 +6,7 @@ from math import inf
 
 from phasewatch.core.measures.phases import count_of, mean_of, steady
 from phasewatch.core.measures.quantile import estimate
-from phasewatch.core.model import Histogram, Window
+from phasewatch.core.model import AnomalyKind, Histogram, Window
 from phasewatch.core.settings import Thresholds
 
 # The first edge of vLLM's TTFT: no request is read, scheduled and computed in under a millisecond.
@@ -22,11 +22,13 @@ _PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """signals: the histograms left out. summary: one sentence why. remedy: what to do about it."""
+    """signals: the histograms left out. summary: one sentence why. remedy: what to do about it. kind: of the anomaly
+    and the advisory that say it."""
 
     signals: tuple[str, ...]
     summary: str
     remedy: str = "Check the vLLM version."
+    kind: AnomalyKind = "contradiction"
 
 
 def consistent(window: Window, thresholds: Thresholds) -> tuple[Window, tuple[Contradiction, ...]]:

@@ -12,10 +12,10 @@ from phasewatch.core.model import GaugeWindow, Histogram, Snapshot, Step, Window
 from phasewatch.core.pages.catalog import BY_NAME
 
 # Drops of these mean that the process began anew, whatever the histograms (still empty, perhaps) say.
-_CORE_COUNTERS = ("prompt_tokens", "generation_tokens", "finished")
+CORE_COUNTERS = ("prompt_tokens", "generation_tokens", "finished")
 # Unix times at which the process or its metrics began; they jitter in the last digits, a restart takes seconds.
-_BIRTHS = ("start_time", "created")
-_BIRTH_TOLERANCE_SECONDS = 1.0
+BIRTHS = ("start_time", "created")
+BIRTH_TOLERANCE_SECONDS = 1.0
 
 
 _V = TypeVar("_V")
@@ -144,19 +144,10 @@ def restarted(before: Snapshot, after: Snapshot) -> bool:
 
 def _born_later(before: Snapshot, after: Snapshot) -> bool:
     return any(
-        after.gauges[birth] > before.gauges[birth] + _BIRTH_TOLERANCE_SECONDS
-        for birth in _BIRTHS
+        after.gauges[birth] > before.gauges[birth] + BIRTH_TOLERANCE_SECONDS
+        for birth in BIRTHS
         if birth in before.gauges and birth in after.gauges
     )
-
-
-def other_process(before: Snapshot, after: Snapshot) -> bool:
-    """Whether the pages are of two processes that both go on: counts fell, and yet the one that answers now did not
-    begin later."""
-    began, begins = before.gauges.get("start_time"), after.gauges.get("start_time")
-    if began is None or begins is None or begins > began + _BIRTH_TOLERANCE_SECONDS:
-        return False
-    return _any_fell(before, after)
 
 
 def _any_fell(before: Snapshot, after: Snapshot) -> bool:
@@ -168,7 +159,7 @@ def _any_fell(before: Snapshot, after: Snapshot) -> bool:
 def _core_counter_fell(before: Snapshot, after: Snapshot) -> bool:
     return any(
         after.counters[name] < before.counters[name]
-        for name in _CORE_COUNTERS
+        for name in CORE_COUNTERS
         if name in before.counters and name in after.counters
     )
 

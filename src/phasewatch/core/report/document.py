@@ -140,6 +140,8 @@ def _model(report: ModelReport, engines: Iterable[EngineReport]) -> dict[str, An
 
 
 def _target(report: TargetReport) -> dict[str, Any]:
-    keys = ("target", "url", "state", "last_error", "last_success_age_seconds", "scrape_seconds")
+    keys = (
+        "target", "url", "state", "starting_seconds", "last_error", "last_success_age_seconds", "scrape_seconds"
+    )  # fmt: skip
     anomalies = [{"kind": one.kind, "count": one.count, "last": _plain(one.last)} for one in report.anomalies]
     return {key: _plain(getattr(report, key)) for key in keys} | {"anomalies": anomalies}

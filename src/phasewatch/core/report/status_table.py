@@ -36,7 +36,7 @@ class PolledTarget:
 
     @property
     def up(self) -> bool:
-        return self.report.state not in ("stale", "down")
+        return self.report.state not in ("stale", "down", "starting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +223,12 @@ def _last_success(polled: PolledTarget) -> float | None:
 
 TARGET_ROWS: tuple[SeriesRow[PolledTarget], ...] = (
     SeriesRow("target_up", "1 where the last scrape of the target succeeded.", one(lambda polled: polled.up)),
+    SeriesRow(
+        "target_starting_seconds",
+        "How long a target that has never answered, and may still be loading its model, has been scraped.",
+        one(lambda polled: polled.report.starting_seconds),
+        unit="seconds",
+    ),
     SeriesRow(
         "target_scrape_duration_seconds",
         "How long the last successful scrape took.",

@@ -151,10 +151,11 @@ export function engineCard(engine, error, isOpen) {
 
 // A target without a known engine has a card too, so that it is seen.
 export function targetCard(target) {
-  const kind = target.state === "warming_up" ? "calm" : target.state === "down" ? "bad" : "warn";
+  const kind = ["warming_up", "starting"].includes(target.state) ? "calm" : target.state === "down" ? "bad" : "warn";
   return el("article", { class: `card ${kind}` },
     el("div", {}, el("h3", {}, target.target), el("p", { class: "where" }, target.url ?? "")),
     el("p", { class: "line" }, el("span", { class: `pill ${kind}` }, MARKS[kind] + words(target.state))),
+    target.starting_seconds == null ? null : el("p", { class: "soft" }, `${vocabulary.states.starting} Asked for ${seconds(target.starting_seconds)}.`),
     target.last_error ? el("p", { class: "error" }, target.last_error) : el("p", { class: "soft" }, vocabulary.states[target.state] ?? ""));
 }
 
