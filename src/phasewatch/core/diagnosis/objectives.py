@@ -278,11 +278,18 @@ def measured(one: ObjectiveResult) -> str:
 
 def counted(one: ObjectiveResult, of: float | None = None) -> str:
     """120 requests; 1 of 3 requests in 14 min. of: how many of them are meant."""
+    return f"{_number(one, of)}{_span(one)}"
+
+
+def _number(one: ObjectiveResult, of: float | None = None) -> str:
     unit = _COUNTED[one.objective.partition("_")[0]] + ("" if one.observations == 1 else "s")
-    low, high = _USUAL_SPAN
-    span = "" if low <= one.span_seconds <= high else f" in {seconds(one.span_seconds)}"
     part = "" if of is None else f"{number(max(1, round(of)) if of else 0)} of "
-    return f"{part}{number(one.observations)} {unit}{span}"
+    return f"{part}{number(one.observations)} {unit}"
+
+
+def _span(one: ObjectiveResult) -> str:
+    low, high = _USUAL_SPAN
+    return "" if low <= one.span_seconds <= high else f" in {seconds(one.span_seconds)}"
 
 
 def told(one: ObjectiveResult) -> str:
@@ -299,7 +306,8 @@ def told(one: ObjectiveResult) -> str:
             over = "over" if one.surely else "probably over"
             return f"{name} {measured(one)}, {over} the limit of {limit} ({counted(one, one.over)})"
         case "too_few":
-            return f"{name} too few to judge: {counted(one, one.over)} over {limit}{at_least}"
+            span = _span(one) and f" (all{_span(one)})"
+            return f"{name} too few to judge: {_number(one, one.over)} over {limit}{at_least}{span}"
         case "cannot_tell" if one.value is not None and one.value.high is None:
             above = f"{counted(one, one.over)} above {seconds(one.value.low)}, the last bucket edge"
             return f"{name} {measured(one)}, cannot tell if over {limit}: {above}"

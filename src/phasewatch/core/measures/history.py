@@ -49,11 +49,12 @@ def _observed(first: Step, steps: Iterable[Step], last: Snapshot, family: str) -
 
 def reach(steps: Iterable[Step], family: str, start: float, *, wanted: float, oldest: float) -> float:
     """How far back a window that begins at `start` has to go to have so many more observations; as far as the steps
-    do, where they have fewer. steps: the newest first."""
+    do, where they have fewer. steps: the newest first, of one engine or of several."""
+    begin = start
     for one in steps:
-        if one.start >= start:
+        if one.start >= begin:
             continue
-        if wanted <= 0 or one.start < oldest:
+        if (wanted <= 0 and one.start < start) or one.start < oldest:
             break
         start = one.start
         if family in one.histograms:
