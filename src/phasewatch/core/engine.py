@@ -311,8 +311,8 @@ class Engine:
 
     def window(self, start: float) -> Window | None:
         """From `start` to the last page."""
-        if self.older.steps and start < self.steps[0].start:
-            return window((*since(self.older.steps, start), *self.steps))
+        if older := since(self.older.steps, start):
+            return window((*older, *self.steps))
 
         def rows(name: str) -> Rows | None:
             recent = self.recent.setdefault(name, Recent())
