@@ -290,3 +290,20 @@ def test_a_block_longer_than_the_prompts_can_have_no_hit(size: int) -> None:
     assert answer(report) == ("prefill_long_prompts" if size == 16 else "prefill_cache_misses")
     assert ("--block-size" in advice(report)) == (size == 784)
     assert "route by prefix (cache" not in advice(report)
+
+
+def test_prompts_whose_blocks_were_lost_on_the_way_explain_as_many_slow_first_tokens() -> None:
+    """Twenty prompts an interval come from elsewhere; of six computed here, as many as hand-overs were lost."""
+    for lost, verdict in ((6, "kv_transfer"), (2, "prefill_long_prompts")):
+        server = Richer()
+        scene = Scene(server, objectives=["ttft_p90=2.5s"])
+
+        def traffic(server: Richer = server, lost: int = lost) -> None:
+            server.engine.set(running=2).serves(20, prompt=1, prefill=0.01)
+            server.engine.serves(6, prompt=6000, prefill=5.0)
+            server.adds("prompt_tokens_by_source_total", 20 * 6000, source="external_kv_transfer")
+            server.adds("nixl_num_failed_transfers_total", lost)
+
+        report = scene.after(90, traffic)
+        of_ttft = [one for one in report.causes if one.symptom == "ttft_p90"]
+        assert of_ttft[0].verdict == verdict

@@ -96,7 +96,8 @@ class Faults:
     prefill_speed: the same of prompt tokens alone (another process takes compute that decode does not need).
     fail_5xx, fail_error: (from second, share of requests) answered with status 500, or ended by the engine with
     finish reason "error" after the first token. blocks_kept: (from second, mean seconds) for which the blocks of
-    finished requests stay taken, as on a prefill engine whose decode side collects late.
+    finished requests stay taken, as on a prefill engine whose decode side collects late. transfers_fail: (from second,
+    share) of the prompts' KV that does not arrive, so that they are computed here.
     """
 
     engine_speed: tuple[tuple[float, float], ...] = ()
@@ -107,6 +108,7 @@ class Faults:
     fail_5xx: tuple[float, float] | None = None
     fail_error: tuple[float, float] | None = None
     blocks_kept: tuple[float, float] | None = None
+    transfers_fail: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class Engine:
         self._speed, self._prefill_speed = Speed(faults.engine_speed), Speed(faults.prefill_speed)
         self._admission_stop = faults.admission_stop or (float("inf"), float("inf"))
         self._kept_from, self._kept_seconds = faults.blocks_kept or (float("inf"), 0.0)
+        self._fail_from, self._fail_share = faults.transfers_fail or (float("inf"), 0.0)
         self._inbox: deque[tuple[Request, bool]] = deque()
         self._at, self._emit = at, emit
         self._busy = False
@@ -193,7 +194,14 @@ class Engine:
             if not self.alive:
                 return
             self._active_transfers -= 1
-            self._result.transfers.append((seconds, request.external * transfer_bytes))
+            if now >= self._fail_from and self._random.random() < self._fail_share:
+                # The blocks are there and empty: the prompt is computed here after all.
+                self._result.failed_transfers += 1
+                request.computed -= request.external
+                request.cached -= request.external
+                request.external = 0
+            else:
+                self._result.transfers.append((seconds, request.external * transfer_bytes))
             if request in self.scheduler.fetching:
                 self.scheduler.fetching.remove(request)
                 self.scheduler.waiting.appendleft(request)

@@ -152,6 +152,7 @@ def _book_scheduler(result: StepResult, book: Book) -> None:
         values[f"vllm:spec_decode_num_accepted_tokens_per_pos_total/{position}"] += count
     for stage, count in zip(("waiting_to_start", "in_progress", "completed_waiting"), result.fetches, strict=True):
         values[f"vllm:num_requests_kv_fetch_by_stage/{stage}"] = count
+    values["vllm:nixl_num_failed_transfers_total"] += result.failed_transfers
     for seconds, amount in result.transfers:
         book.histograms["vllm:nixl_xfer_time_seconds"].observe(seconds)
         book.histograms["vllm:nixl_post_time_seconds"].observe(seconds / 50)

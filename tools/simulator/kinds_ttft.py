@@ -312,6 +312,26 @@ def kv_transfer(random: Random) -> Incident:
     )
 
 
+def kv_handovers(random: Random) -> Incident:
+    """A decode engine to which a part of the prompts' KV no longer comes: it computes those itself."""
+    base = _quick_to_answer(random)
+    prompt, rate = _long_prompts(random, base)
+    base = with_flags(base, transfer=Transfer(0.05 / (rate * prompt)), kv_blocks=pool_of(base, 40 * prompt))
+    onset = draw_onset(random)
+    flow = replace(_evenly(base, 0.0, prompt, rate, random), name="chat")
+    return Incident(
+        base,
+        (flow,),
+        "ttft_p99",
+        "KV hand-overs fail",
+        ("kv_transfer",),
+        onset,
+        settle=20.0,
+        objectives=base.objectives() | _patient_streams(base),
+        faults=Faults(transfers_fail=(onset, random.uniform(0.3, 0.7))),
+    )
+
+
 def kv_held(random: Random) -> Incident:
     """A prefill engine: one token a request, whose blocks the decode side soon collects, and from onset on late."""
     base = replace(draw(random), output=1.0)

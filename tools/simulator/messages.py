@@ -71,6 +71,7 @@ class StepResult:
     external_queries: int = 0
     external_hits: int = 0
     transfers: list[tuple[float, int]] = field(default_factory=list)
+    failed_transfers: int = 0
     fetches: tuple[int, int, int] = (0, 0, 0)
     drafts: int = 0
     draft_tokens: int = 0

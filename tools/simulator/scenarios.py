@@ -37,6 +37,7 @@ from tools.simulator.kinds_ttft import (
     client_aborts,
     cold_start,
     frontend,
+    kv_handovers,
     kv_held,
     kv_transfer,
     prefill_blocking,
@@ -73,8 +74,8 @@ _KINDS: tuple[Callable[[Random], Incident], ...] = (
     idle, queue_batch_limit, queue_kv_cache, queue_prefill_backlog, prefill_long_prompts, prefill_cache_off,
     frontend, decode_interference, decode_batch, decode_preemption, decode_context, decode_slow, decode_bandwidth,
     decode_speculation, output_length, engine_stalled, admission_stalled, restart, client_aborts, load_imbalance,
-    load_affinity, tokens_unequal, replica_outlier, requests_failing, cold_start, kv_transfer, kv_held, prefill_slow,
-    prefill_cache_misses, prefill_blocking,
+    load_affinity, tokens_unequal, replica_outlier, requests_failing, cold_start, kv_transfer, kv_held, kv_handovers,
+    prefill_slow, prefill_cache_misses, prefill_blocking,
 )  # fmt: skip
 # In which nobody may be accused.
 _HEALTHY = (healthy, quiet, busy, bursty, seldom, one_slow, wake_up, rolling_restart)

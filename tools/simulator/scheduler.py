@@ -133,7 +133,7 @@ class Scheduler:
             request = self.waiting[0]
             total = request.prompt + request.generated
             if request.in_pool:
-                tokens = total - request.computed
+                tokens = min(total - request.computed, budget)
                 need = max(0, -(-total // size) - request.blocks)
                 if need > self.pool.free:
                     return

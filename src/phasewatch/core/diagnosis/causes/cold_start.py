@@ -17,7 +17,9 @@ def _cold_start(case: Case) -> Finding | None:
         return None
     limit = wait_limit(view.limits)
     assert limit is not None  # some are slower than it
-    answering = [step.histograms["ttft"] for step in view.window.steps if "ttft" in step.histograms]
+    begun = case.background.first_request_at or 0.0
+    since = [step for step in view.window.steps if step.start >= begun]
+    answering = [step.histograms["ttft"] for step in since if "ttft" in step.histograms]
     woke = " since it woke up" if case.background.woke_up else ""
     fast = sum(first.count - count_above(first, limit.warning).possible for first in answering)
     return Finding(

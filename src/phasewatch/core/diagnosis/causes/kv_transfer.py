@@ -4,6 +4,7 @@ from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Findin
 from phasewatch.core.diagnosis.measures_view import Case, WindowView
 from phasewatch.core.diagnosis.objectives import HANDOVERS
 from phasewatch.core.formatting import number, percent, seconds
+from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.numbers import failed_handovers
 from phasewatch.core.measures.phases import mean_of
 
@@ -41,18 +42,21 @@ def _expiring(view: WindowView) -> bool:
     return view.window.increases.get("kv_expired", 0.0) > 0
 
 
-def _computes(view: WindowView) -> bool:
-    """Whether an engine that should get its prompts' blocks from elsewhere computes most of them itself."""
+def _computed_part(view: WindowView) -> float:
+    """Share of the prompt tokens that are computed here."""
     computed, prompts = view.numbers.tokens.computed_prompt_per_second, view.numbers.tokens.prompt_per_second
-    lost = view.from_elsewhere and failed_handovers(view.window) > 0
-    most = bool(computed and prompts) and (computed or 0.0) / (prompts or 1.0) > view.thresholds.proven_score
-    return most and (view.role == "decode" or lost)
+    return min(1.0, computed / prompts) if computed and prompts else 0.0
+
+
+def _computes_most(view: WindowView) -> bool:
+    """Whether an engine that should get its prompts' blocks from elsewhere computes most of them itself."""
+    return view.role == "decode" and _computed_part(view) > view.thresholds.proven_score
 
 
 def _kv_transfer(case: Case) -> Finding | None:
     if case.symptom.objective == HANDOVERS:
         return _handovers(case)
-    return _waiting(case) or _computing(case)
+    return _waiting(case) or (_computing(case) if case.symptom.objective.startswith("ttft") else None)
 
 
 def _handovers(case: Case) -> Finding:
@@ -97,22 +101,30 @@ def _waiting(case: Case) -> Finding | None:
 
 
 def _computing(case: Case) -> Finding | None:
-    """Prefill takes most of TTFT on an engine that should have none."""
-    view, parts = case.view, case.ttft
+    """Prefill takes most of TTFT on an engine that should have none, or of those whose blocks were lost on the way."""
+    view, parts, part = case.view, case.ttft, _computed_part(case.view)
     share = parts.share("prefill")
-    if share is None or not parts.largest("prefill") or not _computes(view):
+    if share is None or not parts.largest("prefill") or not part:
         return None
-    tokens = view.numbers.tokens
-    part = (tokens.computed_prompt_per_second or 0.0) / (tokens.prompt_per_second or 1.0)
+    lost, first = failed_handovers(view.window), view.window.histograms["ttft"]
+    over = count_above(first, case.limit).interpolated
+    if _computes_most(view):
+        of_them = 1.0
+    elif view.from_elsewhere and lost and over > 0:
+        of_them = min(1.0, lost / over)  # no more are slow by it than were lost
+    else:
+        return None
+    why = f" {number(lost)} hand-overs failed." if lost else ""
     return Finding(
-        share,
+        share * of_them,
         known(
             computed_prompt_share=part,
             prefill_seconds=parts.by_phase["prefill"],
-            failed_handovers=failed_handovers(view.window),
+            failed_handovers=lost,
+            first_tokens_over_limit=over,
         ),
         f"{percent(part)} of the prompt tokens are computed here, though another engine should have computed them:"
-        f" prefill accounts for {seconds(parts.by_phase['prefill'])} of TTFT ({percent(share)}).",
+        f" prefill accounts for {seconds(parts.by_phase['prefill'])} of TTFT ({percent(share)}).{why}",
         "prompt tokens that come from the prefill side.",
         at_most="high" if view.role == "decode" else "medium",
     )
@@ -128,7 +140,7 @@ CAUSE = CauseRow(
     remedies=(
         Advice("check the connector on both sides: roles, engine ids, and that the router passes on kv_transfer_params",
             "without them the decode side does not know that the blocks exist, and computes the prompt", "now",
-            "decode streams no longer share steps with those prompts", fits=_computes),
+            "decode streams no longer share steps with those prompts", fits=_computes_most),
         Advice("check the network between prefill and decode (UCX_TLS, RDMA, the NIC of each side, firewalls)",
             "hand-overs fail there", "now", "ITL does not change", fits=_failing),
         Advice("find out why decode engines collect late (overloaded, down), and give them room",
