@@ -83,11 +83,16 @@ def unfinished_prefill(window: Window) -> float:
 
 
 def longest_step(window: Window) -> float:
-    """Upper edge of the longest gap's bucket, where on average at least one stream felt every step; else inf."""
-    itl = window.histograms.get("itl")
-    if itl is None or itl.count <= 0 or itl.total is None or itl.total < window.seconds:
+    """Upper edge of the longest gap's bucket, where streams felt every step that long; else inf.
+
+    The steps of streams took (steps x mean gap): what the window has besides is too short for a longer step. Several
+    API servers over-count steps.
+    """
+    itl, iterations = window.histograms.get("itl"), window.histograms.get("iteration_tokens")
+    if itl is None or iterations is None or "start_time" not in window.gauges or (gap := mean(itl)) is None:
         return inf
-    return max(edges(itl, at)[1] for at, count in enumerate(in_buckets(itl)) if count)
+    longest = max(edges(itl, at)[1] for at, count in enumerate(in_buckets(itl)) if count)
+    return longest if window.seconds - iterations.count * gap <= longest else inf
 
 
 def phases(window: Window, thresholds: Thresholds) -> Phases:
