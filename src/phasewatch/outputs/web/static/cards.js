@@ -74,11 +74,10 @@ function objectives(engine) {
     return el("tr", {}, el("th", { scope: "row" }, words(one.objective)),
       el("td", {}, el("span", { class: `pill ${kind}` }, MARKS[kind] + vocabulary.results[one.result]),
         one.result === "missed" && !one.surely ? el("small", {}, "possibly") : null),
-      el("td", {}, value, bounds && el("small", {}, bounds)),
-      el("td", {}, seconds(one.limit_seconds)),
+      el("td", {}, value, bounds && el("small", {}, bounds), el("small", {}, `limit ${seconds(one.limit_seconds)}`)),
       el("td", {}, `${number(Math.round(one.over))} of ${number(one.observations)}`, el("small", {}, `in ${seconds(one.span_seconds)}`)));
   });
-  const head = el("tr", {}, ...["objective", "result", "measured", "limit", "over it"].map((title) => el("th", { scope: "col" }, title)));
+  const head = el("tr", {}, ...["objective", "result", "measured", "over it"].map((title) => el("th", { scope: "col" }, title)));
   return el("table", { class: "objectives" }, el("thead", {}, head), el("tbody", {}, ...rows));
 }
 
