@@ -35,7 +35,7 @@ from phasewatch.core.measures.events import events, first_events
 from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.history import History, of_this_process, reach
 from phasewatch.core.measures.hits import HitRatios
-from phasewatch.core.measures.numbers import numbers
+from phasewatch.core.measures.numbers import family_numbers, numbers
 from phasewatch.core.measures.past import Past, moment
 from phasewatch.core.measures.phases import count_of
 from phasewatch.core.measures.processes import Processes
@@ -50,6 +50,7 @@ from phasewatch.core.model import (
     EngineReport,
     Event,
     EventKind,
+    Latency,
     Numbers,
     Snapshot,
     State,
@@ -114,6 +115,7 @@ class Engine:
     view: WindowView | None = None
     results: tuple[Judged, ...] = ()
     sights: dict[float, Sight] = field(default_factory=dict)  # of the last page, by where they begin
+    glances: dict[str, tuple[Window, Numbers]] = field(default_factory=dict)  # of the last page, by family
     contradictions: tuple[Contradiction, ...] = ()
     longer: dict[float, tuple[Window, Numbers]] | None = None
     doubted_until: float = -inf  # pages may be of several processes
@@ -216,6 +218,7 @@ class Engine:
         """The window that verdicts use, as of the page just taken in."""
         self.longer = None
         self.sights.clear()
+        self.glances.clear()
         one = self.window(self.last.at - self.settings.windows[0])
         self.judged, self.contradictions = (None, ()) if one is None else consistent(one, self.settings.thresholds)
         if self.last.at < self.doubted_until:
@@ -323,6 +326,10 @@ class Engine:
 
     def _judged_over(self, family: str) -> Sight:
         """The window that verdicts use, or one that goes as far back as it takes to have enough observations."""
+        return self._sight(self._start_of(family))
+
+    def _start_of(self, family: str) -> float:
+        """Where that window begins."""
         assert self.view is not None
         one, thresholds = self.view.window, self.settings.thresholds
         start, observed = one.steps[0].start, one.histograms.get(family)
@@ -330,7 +337,35 @@ class Engine:
         if wanted > 0:
             oldest = self.last.at - thresholds.longest_span_seconds
             start = reach(self.newest_first(), family, start, wanted=wanted, oldest=oldest)
-        return self._sight(start)
+        return start
+
+    def _glance(self, family: str) -> tuple[Window, Numbers]:
+        """The same window with what the family is judged by: all else of it is worked out where something is missed."""
+        assert self.view is not None
+        if family not in self.glances:
+            start = self.view.window.steps[0].start if self.state == "idle" else self._start_of(family)
+            if start == self.view.window.steps[0].start:
+                self.glances[family] = self.view.measured
+            else:
+                one = self._window_from(start)
+                estimator, stall_seconds = self.settings.estimator, self.settings.stall_seconds(self.key.model_name)
+                self.glances[family] = (
+                    one,
+                    family_numbers(one, family, stall_seconds=stall_seconds, estimator=estimator),
+                )
+        return self.glances[family]
+
+    def asked(self) -> tuple[Latency, ...]:
+        """Those whose percentiles judging may ask for, fitted with other engines' at once."""
+        own = () if self.figures is None else self.figures.latencies
+        return (*own, *(one for _, figures in map(self._glance, self._judged_families) for one in figures.latencies))
+
+    @property
+    def _judged_families(self) -> Iterable[str]:
+        """Of the objectives, where figures are of now. Without traffic there is nothing to look further back for."""
+        if self.view is None or self.state not in ("serving", "idle") or self.last.at < self.doubted_until:
+            return ()
+        return dict.fromkeys(name.partition("_")[0] for name in self.limits)
 
     def newest_first(self) -> Iterator[Step]:
         """All that is remembered of this process."""
@@ -349,22 +384,19 @@ class Engine:
         return self.sights[start]
 
     def _view(self, start: float) -> WindowView:
-        one = self.window(start)
-        assert one is not None  # it holds the window that verdicts use
         assert self.view is not None
-        checked, _ = consistent(one, self.settings.thresholds)
+        checked = self._window_from(start)
         return replace(self.view, window=checked, numbers=self._figures(checked))
 
+    def _window_from(self, start: float) -> Window:
+        one = self.window(start)
+        assert one is not None  # it holds the window that verdicts use
+        return consistent(one, self.settings.thresholds)[0]
+
     def _results(self) -> tuple[Judged, ...]:
-        """Of the objectives, where figures are of now. Without traffic there is nothing to look further back for."""
-        view = self.view
-        if view is None or self.state not in ("serving", "idle") or self.last.at < self.doubted_until:
+        if self.view is None or not self._judged_families:
             return ()
-
-        def seen(family: str) -> tuple[Window, Numbers]:
-            return (view if self.state == "idle" else self._judged_over(family).view).measured
-
-        return judge(view.measured, seen, self.limits, self.settings.thresholds)
+        return judge(self.view.measured, self._glance, self.limits, self.settings.thresholds)
 
     def _figures(self, one: Window) -> Numbers:
         return numbers(

@@ -203,7 +203,8 @@ class Watcher:
         """All that is pending, each as of its own page; then the rounds that are over."""
         pending, self._pending = self._pending, []
         engines = {key: self._targets[key.target].engines[key[1:]] for key in pending}
-        fit_together(latency for one in engines.values() if one.figures for latency in one.figures.latencies)
+        asked = (_guarded("judging a scrape", one.asked)[0] for one in engines.values())
+        fit_together(latency for latencies in asked if latencies for latency in latencies)
         for key, engine in engines.items():
             memory, served = self._targets[key.target], self._served(key.target)
             _, fault = _guarded("judging a scrape", engine.judge)

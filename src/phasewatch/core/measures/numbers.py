@@ -38,6 +38,16 @@ def numbers(
     )
 
 
+def family_numbers(
+    window: Window, family: str, *, stall_seconds: float = 1.0, estimator: Estimator = "sums"
+) -> Numbers:
+    """What one family's objectives are judged by, and nothing else."""
+    one = _tpot(window, estimator) if family == "tpot" else _latency(window, family, estimator)
+    stalled = stalled_ratio(window.histograms.get("itl"), stall_seconds) if family == "itl" else None
+    latencies: dict[str, Any] = {f"{family}_seconds": one}
+    return Numbers(window.seconds, **latencies, itl_stalled_ratio=stalled)
+
+
 def pooled_numbers(
     window: Window, thresholds: Thresholds, *, stall_seconds: float = 1.0, estimator: Estimator = "sums"
 ) -> Numbers:
