@@ -1,5 +1,6 @@
 """First tokens are slow because others' long prompts were being computed when the requests came."""
 
+from phasewatch.core.diagnosis.causes._queue import has_room
 from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case, WindowView
 from phasewatch.core.formatting import percent, seconds
@@ -46,7 +47,7 @@ def _behind(case: Case) -> float:
 def _other_queue(view: WindowView) -> bool:
     limits, prefill_ratio, ceiling = view.thresholds, view.numbers.prefill_time_ratio, view.at_ceiling
     full = view.kv_limited or (ceiling is not None and ceiling >= limits.at_ceiling)
-    return full or (prefill_ratio is not None and prefill_ratio >= limits.prefill_bound_ratio)
+    return full or (has_room(view) and prefill_ratio is not None and prefill_ratio >= limits.prefill_bound_ratio)
 
 
 # fmt: off
