@@ -34,6 +34,7 @@ AnomalyKind = Literal[
     "page_order",  # a page that is not later than the one before
     "partial_page",  # a page that lacks the engine families that the one before had
     "several_processes",  # pages of several processes by turns
+    "inconsistent_flows",  # first tokens, finishes, answers and requests in flight that do not add up
     "contradiction",  # figures that cannot all be true
 ]
 ANOMALIES: tuple[AnomalyKind, ...] = get_args(AnomalyKind)

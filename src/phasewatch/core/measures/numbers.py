@@ -5,6 +5,7 @@ from typing import Any
 
 from phasewatch.core.measures.ages import Ages
 from phasewatch.core.measures.events import capacity_tokens
+from phasewatch.core.measures.flows import unbalanced, whole
 from phasewatch.core.measures.histogram import edges, in_buckets, mean
 from phasewatch.core.measures.phases import computed_prompt_tokens, count_of, mean_of, phases, prefill_time_ratio
 from phasewatch.core.measures.quantile import fit_together, latency
@@ -206,7 +207,7 @@ def in_flight_change(window: Window) -> float | None:
 
 def arrivals_per_second(window: Window) -> float | None:
     change, finished = in_flight_change(window), window.increases.get("finished")
-    if change is None or finished is None or window.seconds <= 0:
+    if change is None or finished is None or window.seconds <= 0 or unbalanced(window) is not None:
         return None
     return max(0.0, max(finished, window.increases.get("http_finishes", 0.0)) + change) / window.seconds
 
@@ -215,7 +216,8 @@ def gave_up_ratios(window: Window) -> tuple[float | None, float | None]:
     """(all, before the first token) as shares of the HTTP finishes.
 
     gave up = 2xx finishes - request_success; before the first token = 2xx finishes - first tokens - running at the
-    window's start. None without HTTP counters, or where one call carries several prompts.
+    window's start. None without HTTP counters, or where one call carries several prompts, across a restart or a page
+    that lacks a part, and where flows do not add up.
     """
     increases = window.increases
     http, good, finished = (increases.get(name) for name in ("http_finishes", "http_2xx", "finished"))
@@ -223,6 +225,8 @@ def gave_up_ratios(window: Window) -> tuple[float | None, float | None]:
         return None, None
     if http == 0:
         return 0.0, 0.0
+    if not whole(window, ("http_finishes", "http_2xx", "finished"), ("ttft",)) or unbalanced(window) is not None:
+        return None, None
     running = scrapes(window)[0].get("running", 0.0)
     before_first = good - window.histograms["ttft"].count - running
     return ratio(max(0.0, good - finished), http), ratio(max(0.0, before_first), http)

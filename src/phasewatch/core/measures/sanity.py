@@ -4,6 +4,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from math import inf
 
+from phasewatch.core.measures.flows import unbalanced
 from phasewatch.core.measures.phases import count_of, mean_of, steady
 from phasewatch.core.measures.quantile import estimate
 from phasewatch.core.model import AnomalyKind, Histogram, Window
@@ -39,6 +40,7 @@ def consistent(window: Window, thresholds: Thresholds) -> tuple[Window, tuple[Co
             _impossible_ttft(window),
             _swapped_phases(window, thresholds),
             _standing_still(window),
+            _unbalanced(window),
             *(_part_above_whole(window, *names) for names in _PARTS),
         )
         if one is not None
@@ -91,6 +93,15 @@ def _standing_still(window: Window) -> Contradiction | None:
     names = " and ".join(name.upper() for name in still)
     verb = "stands" if len(still) == 1 else "stand"
     return Contradiction(tuple(still), f"{names} {verb} still while {tokens:.0f} tokens were generated: not judged.")
+
+
+def _unbalanced(window: Window) -> Contradiction | None:
+    """No signal is left out: the figures that need the balance are null anyway (numbers)."""
+    found = unbalanced(window)
+    if found is None:
+        return None
+    remedy = "Check that all API servers of the engine are on the page, and that no other server's counters are."
+    return Contradiction((), f"Flows do not add up: {found}", remedy, "inconsistent_flows")
 
 
 def _part_above_whole(window: Window, part: str, whole: str, counted: str, of: str) -> Contradiction | None:
