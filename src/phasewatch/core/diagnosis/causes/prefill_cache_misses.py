@@ -5,12 +5,17 @@ from phasewatch.core.diagnosis.causes._remedies import STABLE_PREFIXES
 from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case, WindowView
 from phasewatch.core.formatting import number, percent, seconds
+from phasewatch.core.measures.histogram import edges, in_buckets
 
 
 def _block_too_long(view: WindowView) -> bool:
-    """Whether a mean prompt does not fill one block, and none ever hit."""
+    """Whether prompts do not fill one block (neither the mean one nor, where that is known, any), and none ever hit."""
     size, prompt = view.pages[-1].get("block_size"), view.numbers.tokens.prompt_mean
-    return size is not None and prompt is not None and prompt < size and view.numbers.tokens.prefix_hit_ratio == 0
+    if size is None or prompt is None or prompt >= size or view.numbers.tokens.prefix_hit_ratio != 0:
+        return False
+    lengths = view.window.histograms.get("prompt_length")
+    longest = () if lengths is None else (edges(lengths, at)[0] for at, n in enumerate(in_buckets(lengths)) if n)
+    return max(longest, default=0.0) < size
 
 
 def _blocks_match(view: WindowView) -> bool:
