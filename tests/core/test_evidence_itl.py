@@ -2,7 +2,7 @@
 
 import pytest
 
-from case_pages import advice, blamed
+from case_pages import advice, blamed, said
 from phasewatch.core.model import EngineReport
 from vllm_pages import Scene, Server, answer
 
@@ -51,3 +51,71 @@ def test_c48_a_drift_over_turns_keeps_the_first_pace_and_names_the_uptime(second
     assert "uptime" in report.summary
     assert "restart" in advice(report)
     assert "version" in advice(report)
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+def pauses(server: Server, interval: float, *, every: float, pause: float, prompt: int = 60) -> None:
+    """20 streams at 18 ms a token, all of which stop so long, so often; a short prompt a second."""
+    engine = server.engine.set(running=20, kv=0.3)
+    count = max(1, round(interval / every))
+    engine.tokens(pause, 20 * count, batch=20)
+    engine.tokens(0.018, round((interval - count * pause) / 0.018) * 20, batch=20)
+    for _ in range(round(interval)):
+        engine.first_tokens(0.06, prompt=prompt)
+        engine.finishes(prefill=0.05, decode=4.0, prompt=prompt, output=200)
+
+
+@pytest.mark.parametrize("interval", [2.0, 5.0, 10.0, 15.0])
+@pytest.mark.parametrize(("every", "pause"), [(1.5, 0.23), (1.2, 0.28), (1.0, 0.7)])
+def test_c36_streams_that_all_stop_again_and_again_are_a_pause_of_the_host(
+    every: float, pause: float, interval: float
+) -> None:
+    server = Server()
+    scene = Scene(server, interval=interval)
+    report = scene.after(120, lambda: pauses(server, interval, every=every, pause=pause))
+    assert answer(report) == "decode_pause"
+    assert report.causes[0].evidence["pause_at_least_seconds"] <= pause
+    assert report.causes[0].evidence["pause_at_most_seconds"] >= pause
+    assert "CPU throttling" in advice(report)
+
+
+@pytest.mark.parametrize("lacks", ["process", "iterations", "prefill"])
+def test_c36_is_told_with_fewer_families_too_and_misses_nothing_that_the_server_rightly_lacks(lacks: str) -> None:
+    server = Server(process=lacks != "process", old=lacks == "iterations")
+    scene = Scene(server)
+    report = scene.after(120, lambda: pauses(server, 10.0, every=1.5, pause=0.23))
+    assert answer(report) == "decode_pause"
+    assert report.causes[0].confidence in ("low", "medium")
+    assert "spec_drafts" not in said(report)
+
+
+def test_c36_pauses_that_grow_say_so_and_ask_for_a_restart() -> None:
+    server = Server()
+    scene = Scene(server, objectives=("itl_p99=100ms", "ttft_p99=60s"))
+    for pause in (0.18, 0.45, 0.9):
+        report = scene.after(240, lambda pause=pause: pauses(server, 10.0, every=1.25, pause=pause))  # type: ignore[misc]
+        assert answer(report) == "decode_pause"
+    assert "grow with its uptime" in report.summary
+    assert "restart" in advice(report)
+
+
+@pytest.mark.parametrize("interval", [2.0, 5.0, 10.0])
+def test_gaps_that_long_prompts_can_have_made_are_no_pause(interval: float) -> None:
+    server = Server()
+    scene = Scene(server, interval=interval)
+
+    def traffic() -> None:
+        engine = server.engine.set(running=20, kv=0.3)
+        prompts = max(1, round(interval / 1.4))
+        engine.observe("time_to_first_token_seconds", 0.5, prompts)
+        engine.observe("iteration_tokens_total", 3020, prompts)
+        engine.counters["prompt_tokens_total"] += 3000 * prompts
+        engine.counters["computed"] += 3000 * prompts
+        engine.observe("inter_token_latency_seconds", 0.45, 20 * prompts)
+        engine.tokens(0.018, round((interval - 0.45 * prompts) / 0.018) * 20, batch=20)
+        engine.finishes(prompts, prefill=0.44, decode=4.0, prompt=3000, output=200)
+
+    report = scene.after(120, traffic)
+    assert answer(report) == "decode_interference"

@@ -33,8 +33,6 @@ NO_JUDGEMENT = {"warming_up", "stale"}
 SEEN_2, SEEN_10, THIN_FIRST, THIN_THIRD, FIVE = "seen-2", "seen-10", "thin-first", "thin-third", "five"
 EVERY_SCRAPE = (SEEN_2, SEEN_10, THIN_FIRST, THIN_THIRD)
 NOT_YET: dict[str, tuple[tuple[str, ...], str]] = {
-    "batch-mixed": (EVERY_SCRAPE, "decode_interference of prompts of 110 tokens, where the batch is the cause"),
-    "pauses": (EVERY_SCRAPE, "unknown, for an engine that stands still 0.3 s at a time"),
 }
 
 

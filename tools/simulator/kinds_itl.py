@@ -4,8 +4,9 @@ from dataclasses import replace
 from random import Random
 
 from tools.simulator.config import Faults, Length, Speculation
-from tools.simulator.incident import Incident, draw_onset, more, pace_limits, streams_of
+from tools.simulator.incident import LASTS, Incident, draw_onset, more, pace_limits, streams_of
 from tools.simulator.sizes import draw, edge_above, pool_of, with_flags, with_machine
+from tools.simulator.speed import stop_and_go
 
 
 def decode_interference(random: Random) -> Incident:
@@ -32,6 +33,27 @@ def decode_interference(random: Random) -> Incident:
         ("decode_interference",),
         onset,
         objectives=limits,
+    )
+
+
+def decode_pause(random: Random) -> Incident:
+    """The engine stands still for some steps' time, every few tens of steps."""
+    base = draw(random)
+    clients = random.randint(3, 8)
+    pace = base.pace(clients)
+    base = replace(base, prompt=min(base.prompt, pace / base.machine.prefill_token_seconds))
+    onset = draw_onset(random)
+    pause, run = random.uniform(7, 12) * pace, random.uniform(30, 65) * pace
+    limits = pace_limits(base, pace, itl_p99=edge_above("itl", 3 * pace), itl_stall=1.0)
+    return Incident(
+        base,
+        (streams_of(base, clients, base.output),),
+        "itl_p99",
+        f"the engine pauses for {pause:.2f} s every {run + pause:.2f} s",
+        ("decode_pause",),
+        onset,
+        objectives=limits,
+        faults=Faults(engine_speed=stop_and_go(onset, onset + 2 * LASTS, run, pause)),
     )
 
 

@@ -16,6 +16,7 @@ from tools.simulator.kinds_itl import (
     decode_batch,
     decode_context,
     decode_interference,
+    decode_pause,
     decode_preemption,
     decode_slow,
     decode_speculation,
@@ -72,9 +73,10 @@ class Scenario:
 
 _KINDS: tuple[Callable[[Random], Incident], ...] = (
     idle, queue_batch_limit, queue_kv_cache, queue_prefill_backlog, prefill_long_prompts, prefill_cache_off,
-    frontend, decode_interference, decode_batch, decode_preemption, decode_context, decode_slow, decode_bandwidth,
-    decode_speculation, output_length, engine_stalled, admission_stalled, restart, client_aborts, load_imbalance,
-    load_affinity, tokens_unequal, replica_outlier, requests_failing, cold_start, kv_transfer, kv_held, kv_handovers,
+    frontend, decode_interference, decode_pause, decode_batch, decode_preemption, decode_context, decode_slow,
+    decode_bandwidth, decode_speculation, output_length, engine_stalled, admission_stalled, restart, client_aborts,
+    load_imbalance, load_affinity, tokens_unequal, replica_outlier, requests_failing, cold_start, kv_transfer, kv_held,
+    kv_handovers,
     prefill_slow, prefill_cache_misses, prefill_blocking,
 )  # fmt: skip
 # In which nobody may be accused.

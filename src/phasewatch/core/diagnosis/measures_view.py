@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
+from statistics import median
 from typing import NamedTuple
 
 from phasewatch.core.diagnosis.objectives import family_of, wait_limit
 from phasewatch.core.diagnosis.progress import stepped, work_in_hand
 from phasewatch.core.measures.ages import Ages
-from phasewatch.core.measures.gaps import ran_throughout, seconds_over, unfinished_prompts
+from phasewatch.core.measures.gaps import longest_gap, ran_throughout, seconds_over, unfinished_prompts, without_slowest
 from phasewatch.core.measures.histogram import count_above, edges, in_buckets, mean
 from phasewatch.core.measures.numbers import waiting_for_capacity
 from phasewatch.core.measures.parts import (
@@ -27,6 +28,8 @@ from phasewatch.core.measures.phases import (
     mean_of,
     pace_without_prefill,
     prefill_part,
+    prefill_time_ratio_at_most,
+    seconds_per_token,
     steady,
 )
 from phasewatch.core.measures.quantile import PERCENTILES
@@ -36,6 +39,35 @@ from phasewatch.core.settings import Limits, Thresholds, stall_seconds
 
 _FEW_GAPS = 20  # their median says what is usual
 _PERCENTILES = tuple(name for name, _ in PERCENTILES)
+
+
+_ENOUGH_PAUSES = 3  # standstills: two may be anything
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Moments in which all streams stop. low, high: seconds, the edges between which most of them lie.
+    without_prompts: whether one came in an interval in which no prompt was computed."""
+
+    low: float
+    high: float
+    count: float
+    without_prompts: bool
+
+
+def _most_alike(histogram: Histogram, limit: float) -> tuple[float, float, float]:
+    """The two neighbouring buckets, not wholly within the limit, that hold most: their edges, and their share."""
+    held = in_buckets(histogram)
+    over = [at for at in range(len(held)) if edges(histogram, at)[1] > limit]
+    counts = [held[at] for at in over]
+    best = max(range(len(over)), key=lambda n: sum(counts[n : n + 2]))
+    last = min(best + 1, len(over) - 1)
+    while best < last and not counts[best]:
+        best += 1
+    while last > best and not counts[last]:
+        last -= 1
+    share = sum(counts[best : last + 1]) / sum(counts)
+    return edges(histogram, over[best])[0], edges(histogram, over[last])[1], share
 
 
 @dataclass(frozen=True)
@@ -287,10 +319,7 @@ class WindowView:
     @cached_property
     def longest_gap(self) -> float:
         """Low edge of the slowest gap's bucket: at least that long."""
-        if self.itl is None:
-            return 0.0
-        held = [at for at, count in enumerate(self.itl.counts) if count < self.itl.count]
-        return self.itl.bounds[held[-1]] if held else 0.0
+        return longest_gap(self.itl)
 
     @property
     def stall_limit(self) -> float:
@@ -299,6 +328,70 @@ class WindowView:
     def gaps_over(self, limit: float) -> float | None:
         """Seconds of streaming spent in gaps over a limit."""
         return None if self.itl is None else seconds_over(self.itl, limit)
+
+    def prefill_in_gaps_over(self, limit: float) -> float | None:
+        """Seconds in gaps over a limit that prefill accounts for, at most: its part of the streams' time, where steps
+        carried prompts of enough tokens for such a gap. Where its part is unknown, of its upper bound."""
+        part = self.prefill_part
+        part = prefill_time_ratio_at_most(self.window) if part is None else part
+        if self.itl is None or self.itl_sum is None or part is None:
+            return None
+        return min(part * self.itl_sum, self.gaps_of_long_prompts(limit))
+
+    def gaps_of_long_prompts(self, limit: float) -> float:
+        """Seconds in gaps over a limit that steps of prompts can have made, at most: by their tokens, at the seconds
+        that a computed token takes. inf where that is unknown, or where steps cannot be counted and some prompt is long
+        enough."""
+        computed, rho = computed_prompt_tokens(self.window), self.numbers.prefill_time_ratio
+        rho = prefill_time_ratio_at_most(self.window) if rho is None else rho
+        if computed is None or rho is None or self.itl is None:
+            return inf
+        each = rho * self.window.seconds / computed if computed else 0.0
+        typical = without_slowest(self.itl, self.itl.count / 2)
+        # What a prompt takes beyond a step that would have come anyway; in the typical interval, for a pause in the
+        # middle of a prefill is not the prompt's.
+        beyond = seconds_per_token(self.window, typical)
+        each = min(each, median(beyond)) if beyond else each
+        signals, histograms = ("iteration_tokens", "computed_prompt_length", "prompt_length"), self.window.histograms
+        tokens = next((histograms[name] for name in signals if name in histograms), None)
+        if tokens is None:
+            return inf
+        counts = [
+            (count, edges(tokens, at)[1] * each + typical) for at, count in enumerate(in_buckets(tokens)) if count
+        ]
+        if "iteration_tokens" not in histograms or "start_time" not in self.window.gauges:
+            return inf if any(most > limit for _, most in counts) else 0.0
+        return sum(count * self.streams * most for count, most in counts if most > limit)
+
+    def pauses(self, limit: float) -> Pauses | None:
+        """Standstills that all streams share, as gaps over the limit show them: in intervals in which most gaps are
+        short, alike in length or in most intervals; None where there are no such."""
+        steps = [one for one in self.window.steps if "itl" in one.histograms and one.histograms["itl"].count > 0]
+        over = [count_above(one.histograms["itl"], limit).interpolated for one in steps]
+        among = [
+            (one, count)
+            for one, count in zip(steps, over, strict=True)
+            if count > 0 and count < self.thresholds.most_scrapes * one.histograms["itl"].count
+        ]
+        count, batch = sum(count for _, count in among), max(1.0, self.streams)
+        if count <= self.thresholds.most_scrapes * sum(over) or count < _ENOUGH_PAUSES * batch or self.itl is None:
+            return None
+        low, high, share = _most_alike(self.itl, limit)
+        recurring = len(among) >= self.thresholds.sure_score * len(steps)
+        if share < self.thresholds.sure_score and not recurring:
+            return None
+        without = [
+            count for one, count in among if one.increases.get("prompt_tokens") == 0 and not unfinished_prompts(one)
+        ]
+        return Pauses(low, high, count / batch, sum(without) >= batch)
+
+    @cached_property
+    def streams(self) -> float:
+        """How many a step serves on average; where steps cannot be counted, how many run."""
+        itl, iterations = self.itl, self.window.histograms.get("iteration_tokens")
+        if itl is not None and iterations is not None and iterations.count > 0 and "start_time" in self.window.gauges:
+            return itl.count / iterations.count
+        return self.window.gauges["running"].mean if "running" in self.window.gauges else 1.0
 
     def gaps_among_unfinished_prompts(self, limit: float) -> float:
         """Seconds in gaps over a limit, in intervals through which prompts were computed that are not booked yet."""

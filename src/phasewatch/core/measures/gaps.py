@@ -1,4 +1,4 @@
-"""Gaps between tokens: how much time the long ones hold, and how many streams a step served."""
+"""Gaps between tokens: how much time the long ones hold, what the others take, and how many streams a step served."""
 
 from math import inf
 
@@ -40,3 +40,29 @@ def seconds_over(histogram: Histogram, limit: float) -> float:
         part = 1.0 if high == inf else (high - low) / (high - edges(histogram, at)[0])
         seconds += count * part * (low if high == inf else (low + high) / 2)
     return seconds if histogram.total is None else min(seconds, max(histogram.total, 0.0))
+
+
+def without_slowest(itl: Histogram, slowest: float) -> float:
+    """Mean of all gaps but so many of the slowest: what a gap takes that no prompt made longer, inside the edges of
+    their buckets. Only gaps in buckets above the median's are visibly longer than others; each is taken at the middle
+    of its bucket (of the open one, at its edge)."""
+    total, count = itl.total or 0.0, itl.count
+    buckets = in_buckets(itl)
+    held, left, above = 0.0, slowest, 0.0
+    for at in range(len(buckets) - 1, -1, -1):
+        if left <= 0 or above + buckets[at] > count / 2:
+            break
+        low, high = edges(itl, at)
+        taken = min(buckets[at], left)
+        held += taken * (low if high == inf else (low + high) / 2)
+        left, above = left - taken, above + buckets[at]
+    fastest = next(edges(itl, at)[0] for at, many in enumerate(buckets) if many)
+    return max(fastest, min(total / count, (total - held) / (count - (slowest - left))))
+
+
+def longest_gap(itl: Histogram | None) -> float:
+    """Low edge of the slowest gap's bucket: at least that long."""
+    if itl is None:
+        return 0.0
+    held = [at for at, count in enumerate(itl.counts) if count < itl.count]
+    return itl.bounds[held[-1]] if held else 0.0

@@ -14,12 +14,11 @@ from operator import itemgetter
 from statistics import mean, median
 
 from phasewatch.core.measures.best import Best, Kept, Load, Pace, median_pace, usual
-from phasewatch.core.measures.gaps import streams, unfinished_prompts
-from phasewatch.core.measures.histogram import edges, in_buckets
+from phasewatch.core.measures.gaps import longest_gap, streams, unfinished_prompts, without_slowest
 from phasewatch.core.measures.histogram import mean as mean_of
 from phasewatch.core.measures.phases import above_covering_edge, computed_prompt_tokens, pace_without_prefill, shared
 from phasewatch.core.measures.window import scrapes
-from phasewatch.core.model import Histogram, Numbers, Step, Window
+from phasewatch.core.model import Numbers, Step, Window
 from phasewatch.core.settings import Thresholds
 
 _REMEMBERED_WINDOWS = 2000  # hours at one a round
@@ -53,6 +52,7 @@ class Moment:
     speculating: bool
     seconds_per_prompt_token: float | None
     prefill: Pace | None = None
+    longest_gap: float = 0.0  # at least: its bucket's low edge
 
 
 class Past:
@@ -166,6 +166,11 @@ class Past:
         took = reached.get(highest - 1, now.at) - reached.get(1, now.at)
         return took if took >= 2 * self._seconds else None
 
+    def shortest_stall(self, limit: float, before: float) -> float | None:
+        return min(
+            (one.longest_gap for one in self._windows if one.at <= before and one.longest_gap >= limit), default=None
+        )
+
     def tpot_without_speculation(self, batch: float, before: float) -> float | None:
         band = self._decode.best.band(batch)
         plain = (one for one in self._windows if one.tpot and one.at <= before and not one.speculating)
@@ -234,7 +239,7 @@ class Past:
             batch=batch,
             tokens=self._context(sum(ran) / 2),
             seconds=itl.total / itl.count * (1 - share),
-            remembered=_without_slowest(itl, _held_up(step, carried, batch) if share else 0.0),
+            remembered=without_slowest(itl, _held_up(step, carried, batch) if share else 0.0),
             covers=step.seconds,
             speculating=step.increases.get("spec_drafts", 0.0) > 0,
         )
@@ -301,6 +306,10 @@ class PastView:
     def gradual_seconds(self) -> float | None:
         """Over how long the pace has become slower than `same_pace`; None where it did so at once."""
         return None if self.same_pace is None else self._past.gradual(self._now, self.same_pace)
+
+    def shortest_stall(self, limit: float) -> float | None:
+        """Of the windows before that had gaps over the limit: the longest one of a window where it was shortest."""
+        return self._past.shortest_stall(limit, self._before)
 
     @cached_property
     def _shorter(self) -> tuple[float | None, float, float | None]:
@@ -384,24 +393,6 @@ def _held_up(step: Step, carried: float | None, batch: float) -> float:
     return (prompts or 0.0) * batch
 
 
-def _without_slowest(itl: Histogram, slowest: float) -> float:
-    """Mean of all gaps but so many of the slowest: what a gap takes that no prompt made longer, inside the edges of
-    their buckets. Only gaps in buckets above the median's are visibly longer than others; each is taken at the middle
-    of its bucket (of the open one, at its edge)."""
-    total, count = itl.total or 0.0, itl.count
-    buckets = in_buckets(itl)
-    held, left, above = 0.0, slowest, 0.0
-    for at in range(len(buckets) - 1, -1, -1):
-        if left <= 0 or above + buckets[at] > count / 2:
-            break
-        low, high = edges(itl, at)
-        taken = min(buckets[at], left)
-        held += taken * (low if high == inf else (low + high) / 2)
-        left, above = left - taken, above + buckets[at]
-    fastest = next(edges(itl, at)[0] for at, many in enumerate(buckets) if many)
-    return max(fastest, min(total / count, (total - held) / (count - (slowest - left))))
-
-
 def _of_window(moment: Moment, pace: float, remembered: float) -> Pace:
     return Pace(moment.at, moment.batch, moment.context, pace, remembered, _APART_SECONDS, moment.speculating)
 
@@ -461,6 +452,7 @@ def moment(at: float, window: Window, numbers: Numbers) -> Moment:
         speculating=window.increases.get("spec_drafts", 0.0) > 0,
         seconds_per_prompt_token=None if not numbers.tokens.prefill_speed else 1 / numbers.tokens.prefill_speed,
         prefill=_prefill_of(window),
+        longest_gap=longest_gap(window.histograms.get("itl")),
     )
 
 
@@ -468,7 +460,7 @@ def _borne_out(window: Window, pace: float) -> float:
     itl = window.histograms.get("itl")
     if itl is None or not itl.total or itl.count <= 0:
         return pace
-    return _without_slowest(itl, sum([_held_up(one, None, _streams(one)) for one in window.steps if shared(one)]))
+    return without_slowest(itl, sum([_held_up(one, None, _streams(one)) for one in window.steps if shared(one)]))
 
 
 def _streams(step: Step) -> float:

@@ -3,12 +3,13 @@
 from itertools import takewhile
 from math import inf
 
-from phasewatch.core.measures.gaps import unfinished_prompts
+from phasewatch.core.measures.gaps import unfinished_prompts, without_slowest
 from phasewatch.core.measures.histogram import bucket_means, edges, in_buckets, mean
 from phasewatch.core.model import Histogram, Phase, Phases, Step, Window
 from phasewatch.core.settings import Thresholds
 
 _ENOUGH_FOR_FRONTEND = 5  # first tokens and finishes each
+_FEW_STEPS = 0.5  # of the steps: then the median gap is of a step without a prompt
 _MUCH_UNBOOKED = 0.2  # of the window: what is booked may then differ from what was computed by as much
 
 
@@ -176,8 +177,16 @@ def pace_without_prefill(window: Window, itl_mean: float | None, prefill_time_ra
 
 
 def prefill_part(window: Window, prefill_time_ratio: float | None) -> float | None:
-    """Prefill's part of the streams' time: prefill_time_ratio, where they shared steps at all."""
-    return prefill_time_ratio if shared(window) else 0.0
+    """Prefill's part of the streams' time: prefill_time_ratio, where they shared steps at all; at most what the gaps
+    that shared a step are longer than the others."""
+    if not shared(window):
+        return 0.0
+    itl = window.histograms.get("itl")
+    took = None if itl is None else mean(itl)
+    if not prefill_time_ratio or not took:
+        return prefill_time_ratio
+    plain = _plain_gap(window, prefill_time_ratio * window.seconds)
+    return prefill_time_ratio if plain is None else min(prefill_time_ratio, max(0.0, 1 - plain / took))
 
 
 def above_covering_edge(histogram: Histogram, value: float) -> float | None:
@@ -212,7 +221,57 @@ def prefill_time_ratio(
         if prefill is None or not carried or "start_time" not in window.gauges:
             return None
         spent = carried * (prefill - shared_step)
-    return min(1.0, max(0.0, spent / window.seconds))
+    return _beside_plain_steps(window, min(1.0, max(0.0, spent / window.seconds)))
+
+
+def _beside_plain_steps(window: Window, part: float) -> float:
+    """Not more of the time than the steps without a prompt leave.
+
+    The requests that finish now had their prompts computed earlier, many perhaps in one step: their mean says little of
+    the steps of now. What a token cost where it cost least says what the prompts of now can have taken.
+    """
+    computed, least, carried = computed_prompt_tokens(window), _least_seconds_per_token(window), prompt_steps(window)
+    if not part or carried is None or computed is None or least is None:
+        return part
+    plain = _plain_gap(window, min(part * window.seconds, computed * least))
+    if plain is None:
+        return part
+    steps = window.histograms["iteration_tokens"].count - carried
+    return min(part, max(0.0, 1 - steps * plain / window.seconds))
+
+
+def _least_seconds_per_token(window: Window) -> float | None:
+    """The least of the intervals that is above 0."""
+    return min((one for one in seconds_per_token(window, 0.0) if one > 0), default=None)
+
+
+def seconds_per_token(window: Window, beyond: float) -> list[float]:
+    """Of each interval: prefill seconds beyond so many, by computed tokens, of the requests that finished in it."""
+    found = []
+    for step in window.steps:
+        prefill, lengths = step.histograms.get("prefill"), step.histograms.get("computed_prompt_length")
+        took = None if prefill is None else mean(prefill)
+        if prefill is not None and took is not None and lengths is not None and lengths.total:
+            found.append(max(0.0, took - beyond) * prefill.count / lengths.total)
+    return found
+
+
+def _plain_gap(window: Window, prefill_seconds: float) -> float | None:
+    """Seconds between tokens in steps without a prompt; None where most steps may have had one.
+
+    prefill_seconds: that prompts were computed for, at most. A chunk that is not a prompt's last one is booked nowhere,
+    but its step took at least as long as the typical one.
+    """
+    itl, iterations, carried = (
+        window.histograms.get("itl"),
+        window.histograms.get("iteration_tokens"),
+        prompt_steps(window),
+    )
+    if itl is None or mean(itl) is None or iterations is None or carried is None or iterations.count <= 0:
+        return None
+    typical = without_slowest(itl, itl.count / 2)
+    share = max(carried, prefill_seconds / typical if typical > 0 else inf) / iterations.count
+    return without_slowest(itl, share * itl.count) if share < _FEW_STEPS else None
 
 
 def _unbooked_seconds(window: Window) -> float:

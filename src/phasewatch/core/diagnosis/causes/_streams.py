@@ -2,6 +2,8 @@
 
 from phasewatch.core.diagnosis.measures_view import Case
 
+OF_THE_TAIL = ("itl_p99", "itl_p95", "itl_p90", "itl_stall")
+
 
 def gap_limit(case: Case) -> float:
     """Seconds above which a gap counts for this symptom."""

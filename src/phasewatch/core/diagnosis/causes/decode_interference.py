@@ -1,29 +1,27 @@
 """Long prompts share steps with running streams and hold them up."""
 
 from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding, known
-from phasewatch.core.diagnosis.causes._streams import gap_limit, stalls
+from phasewatch.core.diagnosis.causes._streams import OF_THE_TAIL, gap_limit, stalls
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.formatting import percent, seconds
-
-_OF_THE_TAIL = ("itl_p99", "itl_p95", "itl_p90", "itl_stall")
 
 
 def _decode_interference(case: Case) -> Finding | None:
     view = case.view
     pace, prefill_ratio = view.pace_without_prefill, view.numbers.prefill_time_ratio
-    over = view.gaps_over(gap_limit(case))
+    over, by_prefill = view.gaps_over(gap_limit(case)), view.prefill_in_gaps_over(gap_limit(case))
     if prefill_ratio is None:
         return _stalls_by_shape(case) or _among_unfinished_prompts(case)
-    if view.running_max <= 1 or view.preemptions or pace is None or not over or view.itl_sum is None or case.cold:
+    if view.running_max <= 1 or view.preemptions or pace is None or not over or by_prefill is None or case.cold:
         return None
-    allowed = case.limit * (view.thresholds.half_objective if case.symptom.objective in _OF_THE_TAIL else 1.0)
+    allowed = case.limit * (view.thresholds.half_objective if case.symptom.objective in OF_THE_TAIL else 1.0)
     longest_gap, longest_prefill = view.longest_gap, view.longest_prefill
     if pace > allowed or longest_prefill is None or longest_gap > longest_prefill:
         return _among_unfinished_prompts(case)
     # Where prefill takes all of the time, nothing is left to say how fast tokens would be.
     without = f" Without long prompts, tokens would arrive every {seconds(pace)}." if pace else ""
     return Finding(
-        min(1.0, prefill_ratio * view.itl_sum / over),
+        min(1.0, by_prefill / over),
         known(
             prefill_time_ratio=prefill_ratio,
             pace_without_prefill_seconds=pace,
@@ -67,6 +65,9 @@ def _stalls_by_shape(case: Case) -> Finding | None:
     view = case.view
     itl = view.numbers.itl_seconds
     if itl.p50 is None or itl.p99 is None or view.running_max <= 1 or view.preemptions or not stalls(case):
+        return None
+    over, by_prefill = view.gaps_over(gap_limit(case)), view.prefill_in_gaps_over(gap_limit(case))
+    if over and by_prefill is not None and by_prefill < view.thresholds.proven_score * over:
         return None
     return Finding(
         1.0,

@@ -11,6 +11,8 @@ def _decode_slow(case: Case) -> Finding | None:
     same, pace = case.past.same_pace, case.view.pace_without_prefill
     if same is None or pace is None or not throughout(case):
         return None
+    if _only_in_pauses(case, case.view.thresholds.slower_ratio * same):
+        return None
     if pace <= max(case.view.thresholds.slower_ratio, case.past.same_spread) * same or not explains(case, same):
         return None
     grew = case.past.gradual_seconds
@@ -34,6 +36,12 @@ def _decode_slow(case: Case) -> Finding | None:
         f" ({seconds(same)}) at the same batch and context: {why}",
         "the earlier pace at this batch and context.",
     )
+
+
+def _only_in_pauses(case: Case, most: float) -> bool:
+    """Whether the typical gap is what it was before, and only standstills between make the mean longer."""
+    p50 = case.view.numbers.itl_seconds.p50
+    return p50 is not None and p50.value <= most and case.view.pauses(max(case.limit, 2 * most)) is not None
 
 
 # fmt: off
