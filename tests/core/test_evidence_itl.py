@@ -119,3 +119,60 @@ def test_gaps_that_long_prompts_can_have_made_are_no_pause(interval: float) -> N
 
     report = scene.after(120, traffic)
     assert answer(report) == "decode_interference"
+
+
+# --- a jump in the step-time curve ------------------------------------------------------------------------------------
+
+
+def batch_of(server: Server, interval: float, running: int, itl: float) -> None:
+    """So many streams, of short prompts."""
+    engine = server.engine.set(running=running, kv=0.3)
+    engine.tokens(itl, round(interval / itl) * running, batch=running)
+    engine.first_tokens(0.08, prompt=200)
+    engine.finishes(prefill=0.07, decode=30.0, prompt=200, output=100)
+
+
+def steps_of(sizes: tuple[tuple[int, float], ...], interval: float, **server: bool) -> EngineReport:
+    """60 s at each of these batches and seconds a token."""
+    scene = Scene(Server(**server), interval=interval)  # type: ignore[arg-type]
+    for running, itl in sizes:
+        report = scene.after(60, lambda running=running, itl=itl: batch_of(scene.servers[0], interval, running, itl))  # type: ignore[misc]
+    return report
+
+
+CLIFFS = (
+    (((2, 0.028), (6, 0.030), (8, 0.031), (10, 0.225)), 8, 10),
+    (((1, 0.035), (2, 1.6)), 1, 2),
+    (((16, 0.04), (48, 0.05), (64, 0.055), (72, 0.3)), 64, 72),
+)
+
+
+@pytest.mark.parametrize("interval", [2.0, 5.0, 10.0, 15.0])
+@pytest.mark.parametrize(("sizes", "good", "bad"), CLIFFS)
+def test_p24_a_step_that_jumps_between_two_batches_is_a_cliff_and_no_slow_host(
+    sizes: tuple[tuple[int, float], ...], good: int, bad: int, interval: float
+) -> None:
+    report = steps_of(sizes, interval)
+    assert answer(report) == "decode_batch_cliff"
+    evidence = report.causes[0].evidence
+    assert (evidence["last_good_batch"], evidence["running"]) == (
+        pytest.approx(good, rel=0.05),
+        pytest.approx(bad, rel=0.05),
+    )
+    # Steps of 1.6 s leave too few gaps in 2 s: windows tell them, and these hold both batches for a while.
+    least = 2.0 * sizes[-2][1] if interval * bad / sizes[-1][1] < 5 else 0.9 * sizes[-1][1]
+    assert least <= evidence["step_seconds"] <= 1.1 * sizes[-1][1]
+    assert "cudagraph_capture_sizes" in advice(report)
+    assert "--max-num-seqs at the last good batch" in advice(report)
+
+
+@pytest.mark.parametrize("interval", [5.0, 10.0])
+def test_p24_the_same_step_where_this_batch_was_fast_before_is_a_slow_host(interval: float) -> None:
+    report = steps_of(((8, 0.031), (10, 0.033), (8, 0.031), (10, 0.225)), interval)
+    assert answer(report) == "decode_slow"
+
+
+@pytest.mark.parametrize("interval", [5.0, 10.0])
+def test_p24_a_step_that_grows_with_the_batch_is_the_batch(interval: float) -> None:
+    report = steps_of(((2, 0.035), (8, 0.05), (20, 0.085), (40, 0.15), (60, 0.2)), interval)
+    assert answer(report) == "decode_batch"

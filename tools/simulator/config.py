@@ -15,6 +15,7 @@ class Machine:
     (compute), per_context_token_seconds for each context token a decoding request holds (its KV is read) and
     prefill_token_seconds for each prompt token computed. noise: relative standard deviation of a step.
     cold_seconds: extra in each of the first cold_prefills steps that carry a prompt (kernels are compiled).
+    uncaptured_seconds: extra in each step that decodes for more than captured_batch requests (no CUDA graph for it).
     """
 
     step_seconds: float
@@ -25,10 +26,17 @@ class Machine:
     noise: float = 0.03
     cold_seconds: float = 0.0
     cold_prefills: int = 0
+    captured_batch: float = float("inf")
+    uncaptured_seconds: float = 0.0
 
     def decode_seconds(self, batch: float, context: float) -> float:
         """A step of `batch` decoding requests of `context` tokens each, without any prompt."""
-        return self.step_seconds + batch * (self.per_request_seconds + context * self.per_context_token_seconds)
+        smooth = self.step_seconds + batch * (self.per_request_seconds + context * self.per_context_token_seconds)
+        return smooth + self.uncaptured(batch)
+
+    def uncaptured(self, batch: float) -> float:
+        """What a step of so many decoding requests takes longer because no graph was captured for it."""
+        return self.uncaptured_seconds if batch > self.captured_batch else 0.0
 
 
 @dataclass(frozen=True, slots=True)

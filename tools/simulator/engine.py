@@ -105,6 +105,7 @@ class Engine:
             + context * machine.per_context_token_seconds
             + prompt * machine.prefill_token_seconds / self._prefill_speed.at(now)
             + (decoded - decoding) * machine.draft_token_seconds
+            + machine.uncaptured(decoding)
         )
         if prompt:
             self._prefill_steps += 1

@@ -85,6 +85,30 @@ def decode_batch(random: Random) -> Incident:
     )
 
 
+def decode_batch_cliff(random: Random) -> Incident:
+    """One step more than graphs were captured for takes several times as long."""
+    base = draw(random)
+    captured = random.choice([4, 8, 16, 24])
+    clients = captured + max(1, round(captured * random.uniform(0.1, 0.3)))
+    base = replace(base, prompt=random.uniform(40, 120), output=random.uniform(200, 350))
+    base = with_flags(base, max_num_seqs=256, kv_blocks=pool_of(base, 2 * clients * (base.prompt + base.output)))
+    usual = base.pace(captured)
+    base = with_machine(base, captured_batch=captured, uncaptured_seconds=random.uniform(2.5, 6.0) * usual)
+    onset = draw_onset(random)
+    limits = pace_limits(base, base.pace(clients), itl_mean=1.4 * usual)
+    usual_streams = streams_of(base, captured, base.output)
+    return Incident(
+        base,
+        (usual_streams, replace(streams_of(base, clients - captured, base.output, onset), name="more")),
+        "itl_mean",
+        f"{clients} streams, graphs up to {captured}",
+        ("decode_batch_cliff",),
+        onset,
+        settle=20.0,
+        objectives=limits,
+    )
+
+
 def decode_preemption(random: Random) -> Incident:
     base = draw(random)
     clients = random.randint(4, 8)

@@ -14,6 +14,7 @@ from tools.simulator.kinds_healthy import bursty, busy, one_slow, quiet, rolling
 from tools.simulator.kinds_itl import (
     decode_bandwidth,
     decode_batch,
+    decode_batch_cliff,
     decode_context,
     decode_interference,
     decode_pause,
@@ -76,8 +77,7 @@ _KINDS: tuple[Callable[[Random], Incident], ...] = (
     frontend, decode_interference, decode_pause, decode_batch, decode_preemption, decode_context, decode_slow,
     decode_bandwidth, decode_speculation, output_length, engine_stalled, admission_stalled, restart, client_aborts,
     load_imbalance, load_affinity, tokens_unequal, replica_outlier, requests_failing, cold_start, kv_transfer, kv_held,
-    kv_handovers,
-    prefill_slow, prefill_cache_misses, prefill_blocking,
+    kv_handovers, prefill_slow, prefill_cache_misses, prefill_blocking, decode_batch_cliff,
 )  # fmt: skip
 # In which nobody may be accused.
 _HEALTHY = (healthy, quiet, busy, bursty, seldom, one_slow, wake_up, rolling_restart)

@@ -30,6 +30,7 @@ class Pace:
     remembered: float
     covers: float
     speculating: bool = False  # then a gap is of a step that may yield several tokens
+    running: float = 0.0  # at both ends at least
 
 
 class Kept:

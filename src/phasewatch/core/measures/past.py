@@ -17,6 +17,7 @@ from phasewatch.core.measures.best import Best, Kept, Load, Pace, median_pace, u
 from phasewatch.core.measures.gaps import longest_gap, streams, unfinished_prompts, without_slowest
 from phasewatch.core.measures.histogram import mean as mean_of
 from phasewatch.core.measures.phases import above_covering_edge, computed_prompt_tokens, pace_without_prefill, shared
+from phasewatch.core.measures.step_curve import Cliff, StepCurve
 from phasewatch.core.measures.window import scrapes
 from phasewatch.core.model import Numbers, Step, Window
 from phasewatch.core.settings import Thresholds
@@ -68,6 +69,7 @@ class Past:
         self._step_seconds: dict[bool | None, float | None] = {}
         self._decode = _Kind(thresholds.alike_ratio, seconds)
         self._prefill = _Kind(thresholds.alike_ratio, seconds)
+        self._curve, self._width = StepCurve(self._decode.best), thresholds.alike_ratio
         self._unloaded = Kept(self._decode.best.recent_minutes)
         self._admitted: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_ADMISSIONS)  # first tokens, prompt tokens
         self._now: Moment | None = None
@@ -82,6 +84,7 @@ class Past:
         if pace is not None:
             self._fresh += 1
             self._decode.add(pace)
+            self._curve.add(pace)
             if pace.batch <= 2 and max(step.before.get("running", 0.0), step.after.get("running", 0.0)) <= 2:
                 self._add_unloaded(pace)
         prefill = _prefill_of(step)
@@ -103,6 +106,7 @@ class Past:
         if window is not None and moment.pace is not None and fresh < _ENOUGH:
             pace = _of_window(moment, moment.pace, _borne_out(window, moment.pace))
             self._decode.add(pace)
+            self._curve.add(pace)
             if moment.running_max <= 2:
                 self._add_unloaded(pace)
 
@@ -148,6 +152,9 @@ class Past:
             paces = [] if now.prefill is None else [now.prefill]
         times, spread, _ = self._reference(self._prefill.best, paces, before, shorter=False, lines=False)
         return times, spread
+
+    def cliff(self, before: float) -> Cliff | None:
+        return self._curve.cliff(self._decode.since(before), self._clear, self._width)
 
     def gradual(self, now: Moment, usual: float) -> float | None:
         """Seconds over which the pace at loads like the present one has left `usual`, band by band; None where it did
@@ -242,6 +249,7 @@ class Past:
             remembered=without_slowest(itl, _held_up(step, carried, batch) if share else 0.0),
             covers=step.seconds,
             speculating=step.increases.get("spec_drafts", 0.0) > 0,
+            running=min(ran),
         )
 
     def _context(self, running: float) -> float | None:
@@ -301,6 +309,11 @@ class PastView:
     def same_spread(self) -> float:
         """How far above `same_pace` such intervals reached then, as a ratio."""
         return self._same[1]
+
+    @cached_property
+    def cliff(self) -> Cliff | None:
+        """Where the step-time curve jumps below the present batch."""
+        return self._past.cliff(self._before)
 
     @cached_property
     def gradual_seconds(self) -> float | None:

@@ -1,0 +1,52 @@
+"""One more request in the batch and a step takes many times as long: the batch has left what was captured for it."""
+
+from phasewatch.core.diagnosis.causes._remedies import REPLICA
+from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding
+from phasewatch.core.diagnosis.causes._streams import rest, throughout
+from phasewatch.core.diagnosis.measures_view import Case
+from phasewatch.core.formatting import number, seconds
+
+
+def _decode_batch_cliff(case: Case) -> Finding | None:
+    cliff = case.past.cliff
+    if cliff is None or not throughout(case):
+        return None
+    before, after = cliff.good_batch / cliff.good_seconds, cliff.batch / cliff.seconds
+    return Finding(
+        rest(case),
+        {
+            "last_good_batch": cliff.good_batch,
+            "step_seconds_at_last_good_batch": cliff.good_seconds,
+            "running": cliff.batch,
+            "step_seconds": cliff.seconds,
+            "tokens_per_second_at_last_good_batch": before,
+            "tokens_per_second": after,
+        },
+        f"Between {number(cliff.good_batch)} and {number(cliff.batch)} running, a step goes from"
+        f" {seconds(cliff.good_seconds)} to {seconds(cliff.seconds)}, and the engine's tokens a second fall from"
+        f" {number(before)} to {number(after)}: larger batches are not captured or compiled (CUDA graph sizes).",
+        f"steps as fast as before with {number(cliff.batch)} or more running.",
+        at_most="medium",
+    )
+
+
+# fmt: off
+CAUSE = CauseRow(
+    verdict="decode_batch_cliff",
+    phase="decode",
+    look="Running in **Queue, batch and KV cache** crosses a number, and ITL p50 jumps while tokens a second fall.",
+    rule=_decode_batch_cliff,
+    families=PACE,
+    needs=("itl", "running", *PREFILL_TIME_SIGNALS),
+    remedies=(
+        Advice("cap concurrency at the gateway, at the last good batch", "fewer requests in a step give more tokens a"
+            " second here", "now", "the rest waits: TTFT grows"),
+        Advice("--compilation-config '{\"cudagraph_capture_sizes\": [...]}' with sizes up to the largest batch",
+            "steps of larger batches then run from captured graphs as well", "restart",
+            "captures take memory from the KV cache and time at the start"),
+        Advice("--max-num-seqs at the last good batch", "no step serves more than it is fast for", "restart",
+            "the rest waits: TTFT grows"),
+        REPLICA,
+    ),
+)
+# fmt: on
