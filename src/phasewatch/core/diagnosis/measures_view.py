@@ -371,7 +371,7 @@ class WindowView:
         among = [
             (one, count)
             for one, count in zip(steps, over, strict=True)
-            if count > 0 and count < self.thresholds.most_scrapes * one.histograms["itl"].count
+            if count > 0 and self._usual_within(one.histograms["itl"], self.thresholds.half_objective * limit)
         ]
         count, batch = sum(count for _, count in among), max(1.0, self.streams)
         if count <= self.thresholds.most_scrapes * sum(over) or count < _ENOUGH_PAUSES * batch or self.itl is None:
@@ -384,6 +384,10 @@ class WindowView:
             count for one, count in among if one.increases.get("prompt_tokens") == 0 and not unfinished_prompts(one)
         ]
         return Pauses(low, high, count / batch, sum(without) >= batch)
+
+    def _usual_within(self, gaps: Histogram, limit: float) -> bool:
+        """Whether the typical gap of an interval is: else the interval was slow throughout."""
+        return count_above(gaps, limit).interpolated < self.thresholds.most_scrapes * gaps.count
 
     @cached_property
     def streams(self) -> float:

@@ -2,7 +2,7 @@
 
 from phasewatch.core.diagnosis.causes._remedies import WITHOUT_GRAMMAR
 from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding, known
-from phasewatch.core.diagnosis.causes._streams import explains, rest, throughout
+from phasewatch.core.diagnosis.causes._streams import OF_THE_TAIL, explains, gap_limit, rest, throughout
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.formatting import number, seconds
 
@@ -41,7 +41,9 @@ def _decode_slow(case: Case) -> Finding | None:
 def _only_in_pauses(case: Case, most: float) -> bool:
     """Whether the typical gap is what it was before, and only standstills between make the mean longer."""
     p50 = case.view.numbers.itl_seconds.p50
-    return p50 is not None and p50.value <= most and case.view.pauses(max(case.limit, 2 * most)) is not None
+    if case.symptom.objective not in OF_THE_TAIL:
+        return False
+    return p50 is not None and p50.value <= most and case.view.pauses(gap_limit(case)) is not None
 
 
 # fmt: off
