@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from case_pages import Richer, advice, advisory, blamed, kinds
+from phasewatch.core.model import EngineReport, ObjectiveResult
 from vllm_pages import Scene, Server, answer
 
 
@@ -226,6 +227,10 @@ def test_adapters_without_a_slot_are_told_while_requests_wait_for_them() -> None
 # --- what else makes prefill slow ---------------------------------------------------------------------------------
 
 
+def result_of(report: EngineReport, objective: str = "ttft_p99") -> ObjectiveResult:
+    return next(one for one in report.objectives if one.objective == objective)
+
+
 def _prompts(server: Server, times: int = 2, **how: float) -> None:
     server.engine.set(running=1).serves(times, **how)  # type: ignore[arg-type]
 
@@ -244,6 +249,24 @@ def test_prompts_that_compute_slower_than_before_are_no_matter_of_length(
     assert "shorter prompts" not in advice(report)
     assert "LoRA" not in advice(report)
     assert answer(scene.after(90, lambda: _prompts(server, prompt=prompt, prefill=prefill))) == "healthy"
+
+
+@INTERVALS
+@pytest.mark.parametrize("every", [12.0, 16.0])
+def test_a_young_engine_with_few_requests_has_a_past_as_well(interval: float, every: float) -> None:
+    server = Server()
+    scene, wait = Scene(server, interval=interval), max(every, interval)
+
+    def some(prefill: float) -> None:
+        """One request every so often: twenty of them reach far behind the minute that is judged."""
+        server.engine.set(running=0)
+        if scene.now % wait < interval:
+            _prompts(server, times=1, prompt=1000, prefill=prefill)
+
+    scene.after(180, lambda: some(0.5))
+    report = scene.after(80, lambda: some(4.0))
+    assert result_of(report).span_seconds > 100, "it is judged over much of the time before"
+    assert answer(report) == "prefill_slow"
 
 
 def test_prompts_that_are_longer_and_as_fast_as_before_are_long() -> None:

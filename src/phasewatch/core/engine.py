@@ -377,8 +377,11 @@ class Engine:
             assert self.view is not None
             view = self.view if start == self.view.window.steps[0].start else self._view(start)
             now = moment(self.last.at, view.window, view.numbers)
-            past = self.past.view(now, view.window.steps)
-            woke_up, hits = self._born == "wake_up", self.hits.best(view.window.steps[0].start)
+            # A span that reaches further back is no reason to have less of a past: a pace or a ratio of the time before
+            # the present window is the best known, whether an objective is judged over some of that time or not.
+            before = self.view.window.steps
+            past = self.past.view(now, before)
+            woke_up, hits = self._born == "wake_up", self.hits.best(before[0].start)
             background = Background(past, self.first_request_at, self.in_flight.ages, woke_up, hits)
             self.sights[start] = Sight(view, background)
         return self.sights[start]
