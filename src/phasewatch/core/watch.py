@@ -140,9 +140,15 @@ class Watcher:
                 engine.lost(page.at)
 
     def _unseen(self, memory: _Target, page: Page) -> float:
-        """HTTP answers since any engine of the server moved; those of the interval after a move end what it served."""
-        moved = any(engine.progress.quiet_scrapes == 0 for engine in memory.engines.values())
-        if moved or memory.page is None:
+        """HTTP answers since every engine of the server has stood still for so long that they are of no request that an
+        engine finished: a busy front end sends the last words seconds after them."""
+        thresholds = self._settings.thresholds
+        still = all(
+            engine.progress.quiet_scrapes >= thresholds.stall_scrapes
+            and engine.last.at - engine.progress.moved_at >= thresholds.stall_seconds
+            for engine in memory.engines.values()
+        )
+        if not still or memory.page is None:
             return 0.0
         answers = page.http.get("http_2xx", 0.0) - memory.page.http.get("http_2xx", inf)
         return memory.unseen_answers + answers if answers >= 0 else 0.0
