@@ -17,3 +17,11 @@ def of_excess(case: Case, share: float) -> float:
     value = case.symptom.value
     excess = 1.0 if value is None or value.value <= case.limit else 1 - case.limit / value.value
     return min(1.0, share / excess)
+
+
+def proven_times(case: Case, share: float, times: float | None) -> float:
+    """times, where what it adds to prefill is a proven cause of its own; else 1: then no half of prefill's part is
+    proven, and together they are."""
+    if times is None or of_excess(case, share * (1 - 1 / times)) < case.view.thresholds.proven_score:
+        return 1.0
+    return times

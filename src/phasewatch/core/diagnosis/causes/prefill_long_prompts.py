@@ -1,6 +1,6 @@
 """First tokens are slow because their own prompts take long to compute."""
 
-from phasewatch.core.diagnosis.causes._prefill import prefill_leads
+from phasewatch.core.diagnosis.causes._prefill import prefill_leads, proven_times
 from phasewatch.core.diagnosis.causes._remedies import MORE_BATCHED_TOKENS, SAME_PREFIXES, SHORTER_PROMPTS
 from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case
@@ -17,7 +17,10 @@ def long_prompts(case: Case) -> Finding | None:
     if share is None or not view.prompt_heavy or not _long(case):
         return None
     # What a slower machine or a colder cache takes is not the length's.
-    slower, missed = case.prefill_times_slower or 1.0, case.misses_times_more or 1.0
+    slower, missed = (
+        proven_times(case, share, case.prefill_times_slower),
+        proven_times(case, share, case.misses_times_more),
+    )
     return Finding(
         share / slower / missed,
         known(
@@ -35,7 +38,7 @@ def long_prompts(case: Case) -> Finding | None:
         f" {number(tokens.computed_prompt_mean)} prompt tokens a request are computed"
         f"{'' if tokens.prefill_speed is None else f' at {number(tokens.prefill_speed)} tokens/s'}.",
         "queue time above prefill time, or few computed tokens a request.",
-        at_most="low" if slower > 1 else "high",
+        at_most="low" if slower > 1 else "high" if case.prefill_times_slower is None else "medium",
     )
 
 
@@ -65,8 +68,7 @@ def _still_computed(case: Case) -> Finding | None:
 
 def _long(case: Case) -> bool:
     """Whether computing them takes more than a few unloaded steps."""
-    typical = case.view.numbers.itl_seconds.p50
-    paces = [case.past.unloaded_pace, None if typical is None else typical.value]
+    paces = (case.past.unloaded_pace, case.view.fastest_gaps)
     step = min((one for one in paces if one), default=0.0)
     return case.ttft.by_phase["prefill"] > case.view.thresholds.few_steps * step
 
