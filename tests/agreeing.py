@@ -54,7 +54,7 @@ NOT_IN_THE_DOCUMENT = {
     "objective_over_total", "objective_over_surely_total", "target_missing_signals",
     "target_restarts_total", "target_scrape_failures_total",
     "target_anomalies_total",
-    "internal_errors_total",
+    "internal_errors_total", "target_scrape_timeout_seconds",
 }  # fmt: skip
 EXPORTED = [measure for measure in MEASURES if measure.exported != "no"]
 IN_THE_DOCUMENT = {*(measure.name for measure in EXPORTED), *OTHERS}

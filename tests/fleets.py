@@ -194,6 +194,7 @@ def target(name: str = "gpu-1:8000", state: State = "serving", **changes: object
         last_error=None,
         last_success_age_seconds=1.5,
         scrape_seconds=0.021,
+        scrape_timeout_seconds=9.0,
         missing_signals=3,
         scrape_failures={"refused": 0, "timeout": 2},
         labels={"namespace": "llm", "pod": name.partition(":")[0]},

@@ -10,9 +10,8 @@ NAMESPACE = Variable("namespace", "Namespace", "label_values(phasewatch_target_u
 _OF_NAMESPACE = 'namespace=~"$namespace"'
 MODEL_NAME = Variable("model_name", "Model", f"label_values(phasewatch_engine_state{{{_OF_NAMESPACE}}}, model_name)")
 # The shortest first: verdicts are judged over it.
-WINDOW_OF = Variable(
-    "window", "Window", f"label_values(phasewatch_ttft_observations{{{FLEET}}}, window)", single=True, descending=True
-)
+_WINDOWS = "label_values(phasewatch_window_seconds, window)"
+WINDOW_OF = Variable("window", "Window", _WINDOWS, single=True, descending=True)
 
 
 def target(*, single: bool = False) -> Variable:

@@ -474,7 +474,8 @@ class TargetReport:
 
     internal_errors: evaluations since start in which a mistake of phasewatch's own cost one of its engines' reports.
     anomalies: what was odd since the start, one for each kind found. starting_seconds: of a target that has never
-    answered and may still be loading its model (state starting), how long it has been asked.
+    answered and may still be loading its model (state starting), how long it has been asked. scrape_timeout_seconds:
+    how long a scrape may take; None where nothing is scraped.
     """
 
     target: str
@@ -490,6 +491,7 @@ class TargetReport:
     anomalies: tuple[Anomaly, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     starting_seconds: float | None = None
+    scrape_timeout_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class Scraper:
     ) -> None:
         self.target = target
         self._timeouts = (min(connect_timeout, total_timeout), min(read_timeout, total_timeout))
-        self._total = total_timeout
+        self.total_timeout = total_timeout
         self.max_bytes = max_bytes
         self._token_file = bearer_token_file
         self._url = target.url  # where the page was found last
@@ -150,7 +150,7 @@ class Scraper:
         if self._ca_file is not None and not os.path.exists(self._ca_file):
             raise self._error("tls", f"certificate file {self._ca_file}: no such file")
         authorization = self._authorization()
-        with self._connection.limited_to(self._total) as limit:
+        with self._connection.limited_to(self.total_timeout) as limit:
             try:
                 response, body = self._follow(authorization)
             except (
@@ -296,7 +296,7 @@ class Scraper:
         )
 
     def _too_slow(self) -> str:
-        return f"not complete after {self._total:g} s; the server is overloaded, or sends without end"
+        return f"not complete after {self.total_timeout:g} s; the server is overloaded, or sends without end"
 
     def _error(self, reason: str, message: str) -> ScrapeError:
         return ScrapeError(reason, f"{_without_secrets(self.target.url)}: {message}")

@@ -82,5 +82,6 @@ class Polled:
             last_error=self.error or report.last_error,
             last_success_age_seconds=None if self.succeeded_at is None else at - self.succeeded_at,
             scrape_seconds=self.seconds,
+            scrape_timeout_seconds=self.scraper.total_timeout,
             scrape_failures=dict(self.failures),
         )

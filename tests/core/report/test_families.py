@@ -186,7 +186,7 @@ def test_an_engine_whose_last_page_failed_shows_its_state_and_nothing_that_would
 def test_a_target_that_is_down_keeps_its_counters_and_the_time_of_its_last_success() -> None:
     assert {name for name in names(DOWN) if name.startswith("target_")} == {
         "target_up", "target_last_success_timestamp_seconds", "target_restarts_total", "target_scrape_failures_total",
-        "target_anomalies_total",
+        "target_anomalies_total", "target_scrape_timeout_seconds",
     }  # fmt: skip
     assert values(DOWN, "target_up") == [0.0]
     assert values(DOWN, "target_last_success_timestamp_seconds") == [WALL_OFFSET + 120.0 - 95.0]
@@ -202,10 +202,15 @@ def test_a_target_without_engine_metrics_is_up() -> None:
 def test_before_the_first_evaluation_only_the_service_is_shown() -> None:
     assert names(None) == {
         "build_info",
+        "window_seconds",
         "remedy_info",
     }
     alone = families(None, settings=Settings(), version="1.2.3")
-    assert [family.name for family in alone] == ["phasewatch_build_info", "phasewatch_remedy_info"]
+    assert [family.name for family in alone] == [
+        "phasewatch_build_info",
+        "phasewatch_window_seconds",
+        "phasewatch_remedy_info",
+    ]
 
 
 def test_b01_gauges_that_stand_still_with_the_engine_are_left_out() -> None:

@@ -21,7 +21,7 @@ OTHERS = (
     "objective_seconds", "target_up", "target_scrape_duration_seconds", "target_last_success_timestamp_seconds",
     "target_missing_signals", "target_starting_seconds", "target_restarts_total", "target_scrape_failures_total",
     "target_anomalies_total", "internal_errors_total",
-    "build_info",
+    "target_scrape_timeout_seconds", "build_info", "window_seconds",
     "last_evaluation_timestamp_seconds", "remedy_info",
 )  # fmt: skip
 # `model_*`: the same merged; engines in each state take the place of engine_state.

@@ -7,7 +7,9 @@ import promql_parser
 import pytest
 import yaml
 
+import fleets
 from boards import BOARDS, Json, annotations, expand, panels, shown, variable_query, variables
+from exported import series
 from support import ROOT
 
 every_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
@@ -63,6 +65,20 @@ def test_f05_the_data_source_knows_the_scrape_interval_of_our_prometheus() -> No
     ]
     prometheus = yaml.safe_load((ROOT / "config" / "prometheus" / "prometheus.yml").read_text())
     assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
+
+
+@every_board
+def test_f06_a_variable_has_values_though_an_engine_shows_no_figure_at_all(board: Json) -> None:
+    """Without traffic, without TTFT, and before the first evaluation has a figure: the filters stay filled."""
+    bare = fleets.fleet((fleets.engine(windows={}, verdict=None, objectives=()),), (), (fleets.target(),))
+    found = series(bare)
+    assert not [name for name, _ in found if name.startswith("ttft_")]
+    for variable in variables(board):
+        if variable["type"] == "query":
+            selector, label = variable_query(variable)
+            (name,) = {one.name for one in selectors(expand(selector))}
+            offered = {dict(labels).get(label) for shown, labels in found if f"phasewatch_{shown}" == name}
+            assert offered - {None}, (variable["name"], name)
 
 
 @every_board

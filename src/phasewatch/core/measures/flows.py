@@ -1,49 +1,48 @@
 """Whether what came, was answered and left adds up: figures that need the balance are unknown where it does not."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
+from phasewatch.core.measures.window import scrapes
 from phasewatch.core.model import Window
 
 # A page may be written while a few are counted, and a web server answers a little after the engine has finished.
 _FEW, _SHARE = 5.0, 0.01
-_IN_FLIGHT = {"running", "waiting"}
 
 
 def whole(window: Window, counters: Iterable[str], histograms: Iterable[str] = ()) -> bool:
     """Whether the window is one stretch of one process, each page of which has these parts."""
-    if window.restarts:
+    if window.restarts or any(after.start != before.end for before, after in pairwise(window.steps)):
         return False
-    counted, observed, end = frozenset(counters), frozenset(histograms), window.steps[0].start
-    for step in window.steps:
-        if step.start != end or not (step.increases.keys() >= counted and step.histograms.keys() >= observed):
-            return False
-        end = step.end
-    return True
+    counted, observed = tuple(counters), tuple(histograms)
+    return all(
+        all(name in step.increases for name in counted) and all(name in step.histograms for name in observed)
+        for step in window.steps
+    )
 
 
 def unbalanced(window: Window) -> str | None:
     """What does not add up, in words; None where it does, or a part is not there to tell."""
-    # Most windows add up: only of one that does not every page between is asked whether it has its part.
-    increases, first, last = window.increases, window.steps[0].before, window.steps[-1].after
-    if "finished" not in increases or "ttft" not in window.histograms:
+    if not whole(window, ("finished",), ("ttft",)):
         return None
-    if not (first.keys() >= _IN_FLIGHT and last.keys() >= _IN_FLIGHT):
+    pages, increases = scrapes(window), window.increases
+    first, last = pages[0], pages[-1]
+    if any(name not in page for page in (first, last) for name in ("running", "waiting")):
         return None
     begun = window.histograms["ttft"].count
     finished = increases["finished"]
     # Those that never got a first token.
     complete = finished - increases.get("finished_abort", 0.0) - increases.get("finished_error", 0.0)
     few = max(_FEW, _SHARE * max(begun, finished))
-    beyond = begun > 0 and complete - begun - first["running"] - first["waiting"] > few
-    if beyond and whole(window, ("finished",), ("ttft",)):
+    if begun > 0 and complete - begun - first["running"] - first["waiting"] > few:
         return (
             f"{complete:.0f} requests finished, but only {begun:.0f} got a first token and"
             f" {first['running'] + first['waiting']:.0f} were in flight before."
         )
     answers = increases.get("http_finishes")
-    if answers and finished <= answers + few:
+    if answers and whole(window, ("http_finishes",)) and finished <= answers + few:
         left = begun - answers - last["running"] - last["waiting"]
-        if left > few and whole(window, ("finished", "http_finishes"), ("ttft",)):
+        if left > few:
             return (
                 f"{begun:.0f} requests got a first token, but {answers:.0f} HTTP requests were answered and"
                 f" {last['running'] + last['waiting']:.0f} are in flight."

@@ -1,9 +1,8 @@
 """Gaps between tokens: how much time the long ones hold, what the others take, and how many streams a step served."""
 
-from bisect import bisect_right
 from math import inf
 
-from phasewatch.core.measures.histogram import edges, in_buckets, monotonic
+from phasewatch.core.measures.histogram import edges, in_buckets
 from phasewatch.core.model import Histogram, Step
 
 
@@ -47,18 +46,17 @@ def without_slowest(itl: Histogram, slowest: float) -> float:
     """Mean of all gaps but so many of the slowest: what a gap takes that no prompt made longer, inside the edges of
     their buckets. Only gaps in buckets above the median's are visibly longer than others; each is taken at the middle
     of its bucket (of the open one, at its edge)."""
-    total, counts = itl.total or 0.0, monotonic(itl)
-    count = counts[-1]
-    held, left, at = 0.0, slowest, len(counts) - 1
-    # Down to the median's bucket, from the slowest that has any.
-    while left > 0 and at >= 0 and count - (below := counts[at - 1] if at else 0.0) <= count / 2:
-        if counts[at] > below:
-            low, high = edges(itl, at)
-            taken = min(counts[at] - below, left)
-            held += taken * (low if high == inf else (low + high) / 2)
-            left -= taken
-        at -= 1
-    fastest = edges(itl, bisect_right(counts, 0.0))[0]
+    total, count = itl.total or 0.0, itl.count
+    buckets = in_buckets(itl)
+    held, left, above = 0.0, slowest, 0.0
+    for at in range(len(buckets) - 1, -1, -1):
+        if left <= 0 or above + buckets[at] > count / 2:
+            break
+        low, high = edges(itl, at)
+        taken = min(buckets[at], left)
+        held += taken * (low if high == inf else (low + high) / 2)
+        left, above = left - taken, above + buckets[at]
+    fastest = next(edges(itl, at)[0] for at, many in enumerate(buckets) if many)
     return max(fastest, min(total / count, (total - held) / (count - (slowest - left))))
 
 

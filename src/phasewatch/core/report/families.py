@@ -178,7 +178,8 @@ def families(
     fleet: None before the first evaluation. settings: those it was judged by. wall_offset: seconds that turn
     the fleet's clock into Unix time.
     """
-    service = ServiceStatus(version, None if fleet is None else fleet.at + wall_offset)
+    windows = {window_label(seconds): seconds for seconds in settings.windows}
+    service = ServiceStatus(version, None if fleet is None else fleet.at + wall_offset, windows)
     yield from _families(PREFIX, SERVICE_ROWS, [(_label_set({}), service)])
     if fleet is not None:
         yield from _targets(fleet, wall_offset)

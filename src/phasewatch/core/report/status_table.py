@@ -41,10 +41,11 @@ class PolledTarget:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """phasewatch itself. evaluated_at: Unix time; None: nothing was evaluated."""
+    """phasewatch itself. evaluated_at: Unix time; None: nothing was evaluated. windows: seconds by label."""
 
     version: str
     evaluated_at: float | None
+    windows: Mapping[str, float]
 
 
 # --- verdicts and objectives -------------------------------------------------------------------------------------
@@ -236,6 +237,12 @@ TARGET_ROWS: tuple[SeriesRow[PolledTarget], ...] = (
         unit="seconds",
     ),
     SeriesRow(
+        "target_scrape_timeout_seconds",
+        "How long a scrape of the target may take, from the configuration.",
+        one(lambda polled: polled.report.scrape_timeout_seconds),
+        unit="seconds",
+    ),
+    SeriesRow(
         "target_last_success_timestamp_seconds",
         "When the target was last scraped with success.",
         one(_last_success),
@@ -281,6 +288,14 @@ SERVICE_ROWS: tuple[SeriesRow[ServiceStatus], ...] = (
         "When the fleet was last evaluated.",
         one(lambda service: service.evaluated_at),
         unit="unix_seconds",
+    ),
+    # Always there, whatever the targets show: dashboards choose a window from it.
+    SeriesRow(
+        "window_seconds",
+        "Length of each window that numbers of engines and models are over, from the configuration.",
+        lambda service: [((label,), seconds) for label, seconds in service.windows.items()],
+        ("window",),
+        unit="seconds",
     ),
     # So that an alert can say what to do first: the text of a page comes from series.
     SeriesRow(
