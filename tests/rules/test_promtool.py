@@ -88,7 +88,7 @@ def test_the_monitors_own_absence_is_shown_through_missed_scrapes() -> None:
 
 def test_every_alert_case_of_the_field_is_there_by_name() -> None:
     names = [case["name"].partition(":")[0] for _, case in promtool_cases()]
-    assert {"E01", "E03", "E05", "E07a", "E07b", "E07c", "E17", "P13"} <= set(names)
+    assert {"E01", "E02", "E03", "E05", "E07a", "E07b", "E07c", "E17", "P13"} <= set(names)
 
 
 def test_e13_no_alert_is_only_ever_silent() -> None:

@@ -29,7 +29,8 @@ REQUIRED = (
     "TTFTHigh", "ITLHigh", "ITLStalls", "ObjectiveMissed", "QueueGrowing", "TTFTBudgetBurn", "ITLBudgetBurn",
     "EngineStalled", "AdmissionStalled", "KVCacheExhausted", "PreemptionStorm", "ReplicaOutlier",
     "FrontendSlow", "RequestsFailing", "ClientsGivingUp", "TargetsDown", "TargetFlapping", "SignalsLost",
-    "NoEngineMetrics", "RestartLoop", "Down", "NotEvaluating", "Watchdog",
+    "NoEngineMetrics", "RestartLoop", "Down", "NotEvaluating", "Watchdog", "RequestsUnanswered", "CauseUnknown",
+    "TrafficStopped", "ModelGone", "ScrapesSlow",
 )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def test_every_alert_has_the_house_style(rule: Rule) -> None:
     assert re.fullmatch(r"Phasewatch([A-Z][A-Za-z0-9]*)", rule.name)
     assert set(texts) == {"summary", "description", "runbook_url"}
     assert re.fullmatch(r"[^{}]+\.", texts["summary"]), "one static sentence"
-    assert rule.severity in ("critical", "warning", "none")
+    assert rule.severity in ("critical", "warning", "info", "none")
     assert set(body["labels"]) == {"severity", "kind", "area"}
     if rule.severity != "none":
         assert "for" in body, "flapping"

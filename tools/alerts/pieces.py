@@ -11,11 +11,14 @@ _RUNBOOKS = "{{ with $externalLabels.runbooks }}{{ . }}{{ else }}config/runbooks
 # --- expressions -------------------------------------------------------------------------------------------------
 
 
-def gauge(name: str, matchers: str = "", *, gone: str = "window", over: str = "last_over_time") -> str:
-    """An engine's gauge, whichever phasewatch says it. gone: the labels that the value loses."""
+def gauge(
+    name: str, matchers: str = "", *, gone: str = "window", over: str = "last_over_time", span: str = _RIDES_OVER
+) -> str:
+    """An engine's gauge, whichever phasewatch says it. gone: the labels that the value loses. over: how the values of
+    `span` become one."""
     block = f"{{{matchers}}}" if matchers else ""
     without = ", ".join(filter(None, ("instance, job", gone)))
-    return f"max without ({without}) ({over}(phasewatch_{name}{block}{_RIDES_OVER}))"
+    return f"max without ({without}) ({over}(phasewatch_{name}{block}{span}))"
 
 
 def windowed(name: str, window: str = "5m") -> str:
@@ -134,8 +137,12 @@ def known(name: str) -> tuple[str, ...]:
     """The lines of an alert about one verdict."""
     return (
         *_first(f'query "max by (change, when) (last_over_time(phasewatch_remedy_info{{verdict=\\"{name}\\"}}[10m]))"'),
-        f"Read on: {_RUNBOOKS}/verdicts/{name}.md",
+        read_on(name),
     )
+
+
+def read_on(name: str) -> str:
+    return f"Read on: {_RUNBOOKS}/verdicts/{name}.md"
 
 
 def runbook(alert: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from phasewatch.core.measures.quantile import PERCENTILES
+from phasewatch.core.settings import Thresholds
 from tools.alerts.pieces import (
     ENGINE,
     FACTS,
@@ -16,13 +17,14 @@ from tools.alerts.pieces import (
     limit,
     limit_shown,
     low_confidence,
+    read_on,
     share_of_time,
     verdict,
     windowed,
 )
 
 PREFIX = "Phasewatch"
-Severity = Literal["critical", "warning", "none"]
+Severity = Literal["critical", "warning", "info", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ _SECONDS = "{{ $value | humanizeDuration }}"
 _COUNT = '{{ $value | printf "%.0f" }}'
 _STALL = '="itl_stall"'
 _ANY_TTFT = '=~"ttft_.+"'
+# How many requests it takes to wake somebody, and to open a ticket: the same as in phasewatch's own results.
+_LEAST: Mapping[str, int] = {"critical": Thresholds().critical_over, "warning": Thresholds().min_over}
 
 
 # --- latency: what users feel ------------------------------------------------------------------------------------
@@ -77,15 +81,20 @@ _ANY_TTFT = '=~"ttft_.+"'
 def _percentile(family: str, area: str, least: int, facts: tuple[str, ...]) -> tuple[Alert, Alert]:
     """Critical by what the buckets prove, warning by what is interpolated."""
 
-    def expr(value: str, compared: str, severity: str, counter: str) -> str:
-        objective = f'"{family}_p99"'
+    def expr(value: str, compared: str, severity: str, counter: str, missed: str) -> str:
+        named, shown = f'="{family}_p99"', windowed(f"{family}_{value}_seconds")
+        objective = f"objective{named}"
+        judged = gauge("objective_judged", objective, gone="objective", over="max_over_time", span="[5m]")
+        result = gauge(missed, f'{objective},severity="{severity}"', gone="objective, severity", over="max_over_time")
         return (
-            f"{windowed(f'{family}_{value}_seconds')}\n{compared} on (model_name) group_left ()\n"
-            f"{limit(f'={objective}', severity)}\nand\n"
-            f"# At least {least} observations, and two of them over the limit: one slow request is no incident.\n"
-            f"{windowed(f'{family}_observations')} >= {least}\nand\n"
-            f"max without (instance, job, objective, severity) (increase(phasewatch_objective_{counter}_total"
-            f'{{objective={objective},severity="{severity}"}}[5m])) >= 2'
+            f"{shown}\n{compared} on (model_name) group_left ()\n{limit(named, severity)}\nand\n(\n"
+            f"  # At least {least} observations, and {_LEAST[severity]} of them over the limit, which a p99 over it makes"
+            f" 1% or more;\n  # not where nothing could be judged all the while.\n"
+            f"  {windowed(f'{family}_observations')} >= {least}\n  and\n"
+            f"  max without (instance, job, objective, severity) (increase(phasewatch_objective_{counter}_total"
+            f'{{{objective},severity="{severity}"}}[5m])) >= {_LEAST[severity]}\n  unless\n  {judged} == 0\n  or\n'
+            "  # Or, on a quiet server, as many of its last 20 observations, however long those took.\n"
+            f"  {result} == 1\n)"
         )
 
     shown, objective = family.upper(), f'="{family}_p99"'
@@ -93,14 +102,14 @@ def _percentile(family: str, area: str, least: int, facts: tuple[str, ...]) -> t
         Alert(
             f"{shown}High", "critical", "symptom", area,
             f"{shown} p99 is above its critical limit.",
-            expr("p99_low", ">=", "critical", "over_surely"),
+            expr("p99_low", ">=", "critical", "over_surely", "objective_missed_surely"),
             f": p99 {shown} of at least {_SECONDS} over 5 minutes; critical limit {limit_shown(objective, 'critical')}.",
             lasts="2m", facts=facts, cause=LEADING,
         ),
         Alert(
             f"{shown}High", "warning", "symptom", area,
             f"{shown} p99 is above its limit.",
-            expr("p99", ">", "warning", "over"),
+            expr("p99", ">", "warning", "over", "objective_missed"),
             f": p99 {shown} of {_SECONDS} over 5 minutes; limit {limit_shown(objective, 'warning')}.",
             facts=facts, cause=LEADING,
         ),
@@ -133,10 +142,27 @@ def _own_objective(severity: Literal["critical", "warning"], series: str) -> Ale
     return Alert(
         "ObjectiveMissed", severity, "symptom", "other",
         "An objective set in phasewatch.yml is missed.",
-        f"{missed} == 1\nunless\n# Means have no counter: two observations are all that is known of them.\n"
-        "max without (instance, job) (increase(phasewatch_objective_observations_total[5m])) < 10",
+        "# There is no series where it could not be judged. Missed: at least two observations over the limit; critical:"
+        f" {_LEAST['critical']} and 1%.\n{missed} == 1",
         f": objective {{{{ $labels.objective }}}} missed; limit {limit_shown('=%q', severity)}.",
         facts=("wait", "itl_p50", "prefill", "running"), cause=LEADING,
+    )  # fmt: skip
+
+
+_WAITING = gauge("waiting_requests", gone="")
+
+
+def _unanswered(severity: Literal["critical", "warning"], lasts: str, summary: str) -> Alert:
+    """Nothing need have finished: the age of what is in flight is proven by those that came before it."""
+    many = f"\nand\n# So many that each of them will be over the limit: one request wakes nobody.\n{_WAITING} >= {_LEAST[severity]}"
+    return Alert(
+        "RequestsUnanswered", severity, "symptom", "ttft", summary,
+        f"{gauge('oldest_unanswered_seconds', gone='')}\n> on (model_name) group_left ()\n"
+        f"# The most lenient TTFT limit, the critical one in both severities.\n{limit(_ANY_TTFT, 'critical')}"
+        + (many if severity == "critical" else ""),
+        f": a request has waited {_SECONDS} or longer for its first token; critical limit of TTFT"
+        f" {limit_shown(_ANY_TTFT, 'critical')}.",
+        lasts=lasts, facts=("kv", "waiting", "running"), cause=LEADING,
     )  # fmt: skip
 
 
@@ -147,7 +173,7 @@ def _queue(severity: Literal["critical", "warning"], lasts: str) -> Alert:
         f"{windowed('expected_wait_seconds', '60s')}\n> on (model_name) group_left ()\n"
         "# The most lenient TTFT limit, as phasewatch itself holds a wait against it.\n"
         f"{limit(_ANY_TTFT, severity)}\nand\n{windowed('queue_growth_requests_per_second')} > 0\nand\n"
-        f"# One request that waits is no queue.\n{gauge('waiting_requests', gone='')} >= 2",
+        f"# One request that waits is no queue, and a few wake nobody.\n{_WAITING} >= {_LEAST[severity]}",
         f": expected wait {_SECONDS} and rising; {severity} limit of TTFT {limit_shown(_ANY_TTFT, severity)}.",
         lasts=lasts, facts=("kv", "prefill", "waiting", "running"), cause=LEADING,
     )  # fmt: skip
@@ -164,8 +190,19 @@ _LATENCY = RuleFile(
         _own_objective("warning", "objective_missed"),
         _queue("critical", "2m"),
         _queue("warning", "5m"),
+        _unanswered("critical", "2m", "Many requests wait for their first token, the oldest beyond the critical limit."),
+        _unanswered("warning", "5m", "A request waits for its first token beyond the critical limit."),
+        Alert(
+            "CauseUnknown", "info", "symptom", "other",
+            "The cause of what users feel has been unknown for 30 minutes.",
+            "# Half of the time and more: a cause that was proven now and then is named by the symptoms' alerts.\n"
+            + gauge("diagnosis", 'verdict="unknown"', gone="verdict", over="avg_over_time", span="[10m]")
+            + " > 0.5",
+            f": cause unknown for {_PERCENT} of the last 10 minutes.",
+            lasts="30m", facts=("kv", "waiting", "running"), cause=(read_on("unknown"),),
+        ),
     ),
-)
+)  # fmt: skip
 
 # --- budget: shares over the limit, and burn rates ---------------------------------------------------------------
 
@@ -336,7 +373,8 @@ _CAUSES = RuleFile(
             "critical", "The KV cache is exhausted, and requests wait beyond the critical limit.",
             f"{verdict('queue_kv_cache')} == 1\nand\n{low_confidence()} == 0\nand\n(\n"
             f"  {windowed('expected_wait_seconds', '60s')}\n  > on (model_name) group_left ()\n"
-            f"  {limit(_ANY_TTFT, 'critical')}\n)",
+            f"  {limit(_ANY_TTFT, 'critical')}\n)\nand\n# A few requests that wait wake nobody.\n"
+            f"{_WAITING} >= {_LEAST['critical']}",
         ),
         _kv(
             "warning", "The KV cache is exhausted, and requests wait for it.",
@@ -423,13 +461,39 @@ def _leaving(severity: Literal["critical", "warning"], share: str, shown: str, c
     )  # fmt: skip
 
 
+_ARRIVALS = ("model_arrivals_per_second", 'window="5m"')
+_BEFORE = (
+    "max without (instance, job, window)"
+    ' (quantile_over_time(0.25, phasewatch_model_arrivals_per_second{window="5m"}[2h] offset 10m))'
+)
+_LEFT_OF_IT = f"0.01 * {_BEFORE}"
+
+_STOPPED = Alert(
+    "TrafficStopped", "warning", "symptom", "fleet",
+    "Steady traffic has stopped while engines are ready.",
+    "# Three quarters of the two hours before had 30 requests in each five minutes, or more: at that rate ten minutes"
+    " without\n# one are no chance, and no evening either, which fades. So it ends half an hour later by itself.\n"
+    f"{_BEFORE} >= 0.1\nand\n"
+    f"{gauge(*_ARRIVALS, over='max_over_time', span='[5m]')}\n<=\n{_LEFT_OF_IT}\nand\n"
+    "# Ready: scaled to zero, asleep or down has reasons of its own.\n"
+    'sum without (state) (max without (instance, job) (last_over_time(phasewatch_model_engines{state=~"serving|idle"}'
+    "[2m]))) > 0\nand on (model_name)\n# Without an objective (profile batch) nobody waits for an answer.\n"
+    "max by (model_name) (last_over_time(phasewatch_objective_seconds[2m]))\nunless\n"
+    "# Yesterday it stopped at this time as well, within half an hour.\n(\n"
+    f"  {gauge(*_ARRIVALS, over='min_over_time', span='[1h] offset 23h30m')}\n  <=\n  {_LEFT_OF_IT}\n)",
+    "{{ $labels.model_name }}: no requests for 10 minutes, after {{ $value | printf \"%.1f\" }} a second or more for hours."
+    " The engines are ready: look at what sends the requests.",
+    lasts="1m", keeps="10m", of_engine=False,
+)  # fmt: skip
+
 _REQUESTS = RuleFile(
-    f"Requests that fail, clients that leave. {_COMMON}",
+    f"Requests that fail, clients that leave, traffic that stops. {_COMMON}",
     (
         _failing("critical", "0.1", "10%", 10, "2m"),
         _failing("warning", "0.01", "1%", 5, "5m"),
         _leaving("critical", "0.2", "20%", 10, "2m"),
         _leaving("warning", "0.01", "1%", 5, "5m"),
+        _STOPPED,
     ),
 )
 
@@ -461,6 +525,10 @@ def _down(severity: Severity, area: str, summary: str, least: str, lasts: str) -
 
 
 _UP = gauge("target_up", gone="")
+_SERVED = "max by (target, model_name) (last_over_time(phasewatch_engine_state[1h]))"
+_WATCHED = "max by (target) (last_over_time(phasewatch_target_up[2m]))"
+_SERVED_AND_WATCHED = f"count by (model_name) (\n  {_SERVED}\n  and on (target)\n  {_WATCHED}\n)"
+_SERVED_NOW = "max by (model_name) (last_over_time(phasewatch_model_engines[2m]))"
 
 _FLEET = RuleFile(
     f"Targets, engines and their scrapes. {_COMMON}",
@@ -485,6 +553,38 @@ _FLEET = RuleFile(
             "# Nor those that may still be loading their model: startup_grace in phasewatch.yml says how long.\n"
             "unless on (target)\nmax by (target) (last_over_time(phasewatch_target_starting_seconds[2m]))",            "Target {{ $labels.target }} does not answer; phasewatch has not seen its models yet.",
             lasts="10m",
+        ),
+        _of_target(
+            "ModelGone", "A model is gone, though targets that served it are still watched.",
+            f"# Served in the last hour, and by no target now.\n{_SERVED_AND_WATCHED}\nunless on (model_name)\n{_SERVED_NOW}",
+            f"{{{{ $labels.model_name }}}}: {_COUNT} targets that served it in the last hour are watched, and none of them"
+            " serves it now.",
+            lasts="10m",
+        ),
+        _of_target(
+            "ModelGone", "A model is gone, and so are the targets that served it.",
+            "# Scaled to zero by plan looks the same: nobody is told, it is only shown.\n"
+            f"count by (model_name) ({_SERVED})\nunless on (model_name)\n{_SERVED_AND_WATCHED}\nunless on (model_name)\n"
+            f"{_SERVED_NOW}\nand on ()\nmax(last_over_time(phasewatch_build_info[2m]))",
+            f"{{{{ $labels.model_name }}}}: the {_COUNT} targets that served it in the last hour are no longer in the list of"
+            " targets.",
+            lasts="10m", severity="info",
+        ),
+        _of_target(
+            "ScrapesSlow", "The scrapes of a target take nearly as long as they may, or longer.",
+            "# One in ten of those that succeed, or three in ten minutes that do not. increase() stretches what it saw to the"
+            " range.\n"
+            "max without (instance, job) (quantile_over_time(0.9, phasewatch_target_scrape_duration_seconds[10m]))\n>\n"
+            f"0.8 * {gauge('target_scrape_timeout_seconds', gone='')}\nor\n"
+            "max without (instance, job, reason) (increase(phasewatch_target_scrape_failures_total"
+            '{reason="timeout"}[10m])) > 2.5',
+            "Target {{ $labels.target }}:{{ with printf \"max(last_over_time(phasewatch_target_scrape_timeout_seconds"
+            "{target=%q}[2m]))\" $labels.target | query }} a scrape may take {{ (first .).Value | humanizeDuration }}.{{ end }}"
+            "{{ with printf \"max(max_over_time(phasewatch_target_scrape_duration_seconds{target=%q}[10m]))\" $labels.target"
+            " | query }} The slowest of the last 10 minutes took {{ (first .).Value | humanizeDuration }}.{{ end }}"
+            "{{ with printf \"max(increase(phasewatch_target_scrape_failures_total{reason=\\\"timeout\\\",target=%q}[10m]))\""
+            " $labels.target | query }} {{ (first .).Value | printf \"%.0f\" }} were cut off.{{ end }}",
+            lasts="5m", keeps="10m",
         ),
         _of_target(
             "TargetFlapping", "A target is flapping.",
@@ -522,6 +622,8 @@ _FLEET = RuleFile(
 
 # --- phasewatch itself -------------------------------------------------------------------------------------------
 
+_EVALUATED = "max by (instance, job) (last_over_time(phasewatch_last_evaluation_timestamp_seconds[2m]))"
+
 _SELF = RuleFile(
     f"phasewatch itself, and the alerting pipeline's heartbeat. {_COMMON}",
     (
@@ -533,13 +635,26 @@ _SELF = RuleFile(
             lasts="1m", keeps="", of_engine=False,
         ),
         Alert(
+            "Down", "warning", "cause", "phasewatch",
+            "One of several phasewatch instances is down.",
+            "# Still a target of Prometheus, and a phasewatch when it last answered; while another one answers.\n"
+            "max by (instance, job) (max_over_time(up[2m])) == 0\nand on (instance, job)\n"
+            "max by (instance, job) (last_over_time(phasewatch_build_info[1d]))\nand on ()\n"
+            "max(last_over_time(phasewatch_build_info[2m]))",
+            "{{ $labels.instance }} has not answered Prometheus for over 2 minutes. Another phasewatch still watches the"
+            " fleet.",
+            lasts="1m", keeps="5m", of_engine=False,
+        ),
+        Alert(
             "NotEvaluating", "critical", "cause", "phasewatch",
             "phasewatch is up but no longer evaluates the fleet.",
-            "time() - max(last_over_time(phasewatch_last_evaluation_timestamp_seconds[2m])) > 120\nor\n(\n"
-            "  max(last_over_time(phasewatch_build_info[2m]))\n  unless on ()\n"
-            "  max(last_over_time(phasewatch_last_evaluation_timestamp_seconds[2m]))\n)",
-            'Last evaluation:{{ with query "time() - max(last_over_time(phasewatch_last_evaluation_timestamp_seconds'
-            '[2m]))" }} {{ (first .).Value | humanizeDuration }} ago{{ else }} none since phasewatch started{{ end }}.'
+            "# Each instance by itself: what one that stands still goes on saying can hide what another one sees.\n"
+            f"time() - {_EVALUATED} > 120\nor\n(\n"
+            "  max by (instance, job) (last_over_time(phasewatch_build_info[2m]))\n  unless on (instance, job)\n"
+            f"  {_EVALUATED}\n)",
+            'Last evaluation of {{ $labels.instance }}:{{ with printf "time() -'
+            ' max(last_over_time(phasewatch_last_evaluation_timestamp_seconds{instance=%q,job=%q}[2m]))" $labels.instance'
+            " $labels.job | query }} {{ (first .).Value | humanizeDuration }} ago{{ else }} none since it started{{ end }}."
             " Its figures are stale.",
             lasts="2m", keeps="2m", of_engine=False,
         ),
