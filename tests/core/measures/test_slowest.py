@@ -24,7 +24,7 @@ def seen(*intervals: list[float]) -> Slowest | None:
         pages.append(Snapshot(2.0 * at, {}, {}, {"prefill": cumulative(values)}))
     whole = window([step(*both) for both in pairwise(pages)])
     assert whole is not None
-    return slowest(whole, "prefill")
+    return slowest(whole, ["prefill"]).get("prefill")
 
 
 def test_one_observation_between_two_scrapes_is_known_exactly() -> None:
@@ -63,7 +63,7 @@ def test_a_sum_that_contradicts_the_buckets_says_nothing_of_the_slowest() -> Non
     ]
     whole = window([step(*pages)])
     assert whole is not None
-    assert slowest(whole, "prefill") is None
+    assert slowest(whole, ["prefill"]).get("prefill") is None
 
 
 def test_waits_for_running_steps_are_those_that_random_arrivals_see() -> None:

@@ -15,11 +15,12 @@ from phasewatch.core.measures.histogram import bucket_means, count_above, edges,
 from phasewatch.core.measures.numbers import waiting_for_capacity
 from phasewatch.core.measures.parts import (
     Parts,
+    Tails,
     e2e_of_all,
     e2e_over,
+    tails,
     ttft_of_all,
     ttft_over,
-    waits_for_prompts,
 )
 from phasewatch.core.measures.past import PastView, arriving_context, no_past
 from phasewatch.core.measures.phases import (
@@ -187,10 +188,14 @@ class WindowView:
     def _tails(self) -> dict[float, Parts]:
         return {}
 
+    @cached_property
+    def _slowest(self) -> Tails:
+        return tails(self.window)
+
     def ttft_tail(self, limit: float) -> Parts:
         """What TTFT is made of where it is over the limit; as the mean, where none is."""
         if limit not in self._tails:
-            tail = ttft_over(self.window, limit, *waits_for_prompts(self.window))
+            tail = ttft_over(self.window, limit, self._slowest)
             self._tails[limit] = self.ttft_parts if tail is None else self._with_standing_queue(tail)
         return self._tails[limit]
 

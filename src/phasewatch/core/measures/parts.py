@@ -53,6 +53,16 @@ class Parts:
         return phase in self.by_phase and self.by_phase[phase] >= max(self.by_phase.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """What a tail of TTFT is explained by: the slowest of ttft, queue and prefill, where they are known; and the
+    longest waits for running steps, and for others' prompts, None without a finished request."""
+
+    slowest: Mapping[str, Slowest]
+    steps: Slowest | None
+    prompts: Slowest | None
+
+
 def ttft_of_all(window: Window) -> Parts:
     """By the exact means."""
     whole = mean_of(window, "ttft")
@@ -65,15 +75,13 @@ def ttft_of_all(window: Window) -> Parts:
     return Parts(whole, known | {"running_step": step, "outside": rest - step}, behind)
 
 
-def ttft_over(window: Window, limit: float, steps: Slowest | None, prompts: Slowest | None) -> Parts | None:
-    """Of those over the limit, whose parts are those of as many slowest of each phase; None without any.
-
-    steps, prompts: the waits for running steps, and for others' prompts.
-    """
-    whole, count = slowest(window, "ttft"), _over(window, "ttft", limit)
+def ttft_over(window: Window, limit: float, found: Tails) -> Parts | None:
+    """Of those over the limit, whose parts are those of as many slowest of each phase; None without any."""
+    whole, count = found.slowest.get("ttft"), _over(window, "ttft", limit)
     if whole is None or count < 1:
         return None
-    phases = {name: one for name in ("queue", "prefill") if (one := slowest(window, name)) is not None}
+    phases = {name: found.slowest[name] for name in ("queue", "prefill") if name in found.slowest}
+    steps, prompts = found.steps, found.prompts
     known = {name: one.mean(count * one.count / whole.count) for name, one in phases.items()}
     mean = whole.mean(count)
     if len(known) < 2:
@@ -87,10 +95,13 @@ def ttft_over(window: Window, limit: float, steps: Slowest | None, prompts: Slow
 
 def e2e_over(window: Window, limit: float) -> Parts | None:
     """The same of whole requests: ttft, decode, and outside: what comes late after the first token."""
-    whole, count = slowest(window, "e2e"), _over(window, "e2e", limit)
-    if whole is None or count < 1:
+    count = _over(window, "e2e", limit)
+    if count < 1:
         return None
-    phases = {name: one for name in ("ttft", "decode") if (one := slowest(window, name)) is not None}
+    phases = slowest(window, ("e2e", "ttft", "decode"))
+    whole = phases.pop("e2e", None)
+    if whole is None:
+        return None
     known = {name: one.mean(count * one.count / whole.count) for name, one in phases.items()}
     mean = whole.mean(count)
     rest = {"outside": max(0.0, mean - sum(known.values()))} if len(known) == 2 else {}
@@ -127,18 +138,22 @@ def _not_by(phases: tuple[Slowest, ...], waits: Slowest | None, count: float, wh
     return within / _RANKS
 
 
-def waits_for_prompts(window: Window) -> tuple[Slowest | None, Slowest | None]:
+def tails(window: Window) -> Tails:
+    """Of the window, whatever the limit."""
+    found = slowest(window, ("ttft", "queue", "prefill"))
+    prefills = found.get("prefill")
+    waits = (None, None) if prefills is None or window.seconds <= 0 else _waits_for_prompts(window, prefills)
+    return Tails(found, *waits)
+
+
+def _waits_for_prompts(window: Window, prefills: Slowest) -> tuple[Slowest, Slowest]:
     """How long those wait who arrive while a prompt is computed: until the running step ends (no phase counts that),
-    and until the prompt is done, be it in one step or in many that take the whole token budget. None without a
-    finished request.
+    and until the prompt is done, be it in one step or in many that take the whole token budget. prefills: the slowest.
 
     As many steps carried prompts as iterations had more tokens than requests ever ran at once: the longest prefills
     are taken for them, since several prompts share a step. A prompt may take several steps: where streams run all the
     time, their longest gap says how long a step is at most.
     """
-    prefills = slowest(window, "prefill")
-    if prefills is None or window.seconds <= 0:
-        return None, None
     carried, longest = prompt_steps(window), longest_step(window)
     prompts = prefills if carried is None else prefills.first(carried)
     if (unfinished := unfinished_prefill(window)) > 0:

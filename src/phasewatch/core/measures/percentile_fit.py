@@ -66,27 +66,28 @@ def percentiles(windows: Sequence[Rows | None], qs: Sequence[float]) -> list[Val
     return found
 
 
-def scrape_parts(window: Rows) -> list[tuple[float, float, float, float]]:
-    """Each scrape's part of each bucket: how many observations, their mean, the bucket's edges. window: one that
-    `tells`. What lies above the last finite edge is at that edge at least: the mean is that edge."""
-    arrays = stacked([window])
-    found: list[tuple[float, float, float, float]] = []
-    if arrays.counts.any():
-        moved = _moved(arrays, _means(arrays)[0])[0]
-        scrape, bucket = np.nonzero(arrays.counts[0])
+def scrape_parts(windows: Sequence[Rows]) -> list[Floats]:
+    """Of each window each scrape's part of each bucket, a row each: how many observations, their mean, the bucket's
+    edges. windows: such as `tells` takes. What lies above the last finite edge is at that edge at least: the mean is
+    that edge."""
+    arrays = stacked(windows)
+    moved = _moved(arrays, _means(arrays)[0])
+    found: list[Floats] = []
+    for at, window in enumerate(windows):
+        scrape, bucket = np.nonzero(arrays.counts[at])
         parts = np.stack(
             (
-                arrays.counts[0, scrape, bucket],
-                moved[scrape, bucket],
-                arrays.low[0, bucket],
-                arrays.high[0, bucket],
+                arrays.counts[at, scrape, bucket],
+                moved[at, scrape, bucket],
+                arrays.low[at, bucket],
+                arrays.high[at, bucket],
             ),
             axis=1,
         )
-        found = [(count, mean, low, high) for count, mean, low, high in parts.tolist()]
-    if arrays.overflow[0]:
-        last = window.bounds[-2]
-        found.append((float(arrays.overflow[0]), last, last, last))
+        if beyond := float(arrays.overflow[at]):
+            last = window.bounds[-2]
+            parts = np.append(parts, [[beyond, last, last, last]], axis=0)
+        found.append(parts)
     return found
 
 

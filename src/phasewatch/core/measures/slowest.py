@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from phasewatch.core.measures.histogram import mean
+import numpy as np
+
+from phasewatch.core.measures.histogram import Floats, mean
 from phasewatch.core.measures.percentile_fit import scrape_parts
 from phasewatch.core.measures.window_arrays import Rows, alike, tells
 from phasewatch.core.model import Window
@@ -68,23 +70,36 @@ class Slowest:
         return Slowest.of(((value, 1.0), *zip(self.values, self.counts, strict=True)))
 
 
-def slowest(window: Window, name: str) -> Slowest | None:
-    """Of a histogram of seconds; None without observations, or where the sums contradict the buckets."""
+def slowest(window: Window, names: Iterable[str]) -> dict[str, Slowest]:
+    """Of histograms of seconds, fitted together; none of one without observations, or whose sums contradict the
+    buckets."""
+    rows = {name: known for name in names if (known := _rows(window, name)) is not None}
+    parts = scrape_parts(list(rows.values())) if rows else []
+    return {name: _spread(one) for name, one in zip(rows, parts, strict=True)}
+
+
+def _rows(window: Window, name: str) -> Rows | None:
     whole = window.histograms.get(name)
     if whole is None or mean(whole) is None:
         return None
-    rows = alike([step.histograms[name] for step in window.steps if name in step.histograms])
-    if rows is None or not tells(rows):
-        return None
-    return Slowest.of(_observations(rows))
+    kept: Rows | None = None if window.rows is None else window.rows(name)
+    rows = alike([step.histograms[name] for step in window.steps if name in step.histograms]) if kept is None else kept
+    return rows if tells(rows) else None
 
 
-def _observations(rows: Rows) -> Iterable[tuple[float, float]]:
-    for count, middle, low, high in scrape_parts(rows):
-        reach = min(middle - low, high - middle)
-        values = max(1, min(round(count), _SPREAD))
-        for at in range(values):
-            yield middle + reach * (2 * at + 1 - values) / values, count / values
+def _spread(parts: Floats) -> Slowest:
+    """parts: as of `scrape_parts`."""
+    counts, middles, low, high = parts.T
+    values = np.clip(np.rint(counts), 1, _SPREAD).astype(int)
+    part = np.repeat(np.arange(len(parts)), values)
+    at = np.arange(len(part)) - np.repeat(np.cumsum(values) - values, values)
+    reach = np.minimum(middles - low, high - middles)[part]
+    spread = middles[part] + reach * (2 * at + 1 - values[part]) / values[part]
+    of_each = counts[part] / values[part]
+    order = np.lexsort((-of_each, -spread))
+    spread, of_each = spread[order], of_each[order]
+    through, seconds = np.cumsum(of_each), np.cumsum(spread * of_each)
+    return Slowest(*(tuple(one.tolist()) for one in (spread, of_each, through, seconds)))
 
 
 def waits_for_steps(steps: Slowest, arrivals_per_second: float, seconds: float) -> Slowest:
