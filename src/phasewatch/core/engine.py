@@ -36,7 +36,7 @@ from phasewatch.core.measures.histogram import count_above
 from phasewatch.core.measures.history import History, of_this_process, reach
 from phasewatch.core.measures.hits import HitRatios
 from phasewatch.core.measures.numbers import family_numbers, numbers
-from phasewatch.core.measures.past import Past, moment
+from phasewatch.core.measures.past import Past
 from phasewatch.core.measures.phases import count_of
 from phasewatch.core.measures.processes import Processes
 from phasewatch.core.measures.sanity import Contradiction, consistent
@@ -376,11 +376,10 @@ class Engine:
         if start not in self.sights:
             assert self.view is not None
             view = self.view if start == self.view.window.steps[0].start else self._view(start)
-            now = moment(self.last.at, view.window, view.numbers)
             # A span that reaches further back is no reason to have less of a past: a pace or a ratio of the time before
             # the present window is the best known, whether an objective is judged over some of that time or not.
             before = self.view.window.steps
-            past = self.past.view(now, before)
+            past = self.past.view(view.now, before)
             woke_up, hits = self._born == "wake_up", self.hits.best(before[0].start)
             background = Background(past, self.first_request_at, self.in_flight.ages, woke_up, hits)
             self.sights[start] = Sight(view, background)
@@ -388,8 +387,14 @@ class Engine:
 
     def _view(self, start: float) -> WindowView:
         assert self.view is not None
-        checked = self._window_from(start)
-        return replace(self.view, window=checked, numbers=self._figures(checked))
+        judged = {family: seen for family, seen in self.glances.items() if seen[0].steps[0].start == start}
+        one = next((seen for seen, _ in judged.values()), None)
+        checked = self._window_from(start) if one is None else one
+        # What its objective was judged by is fitted already, with other engines'.
+        known = {
+            field: getattr(seen, field) for family, (_, seen) in judged.items() for field in (f"{family}_seconds",)
+        }
+        return replace(self.view, window=checked, numbers=replace(self._figures(checked), **known))
 
     def _window_from(self, start: float) -> Window:
         one = self.window(start)
@@ -447,7 +452,7 @@ class Engine:
             return stalled_opinion(stall, self.progress, self.last)
         if state != "serving" or view is None:
             return Opinion.of_state(state)
-        self.past.remember(moment(self.last.at, view.window, view.numbers), view.window)
+        self.past.remember(view.now, view.window)
         if count_of(view.window, "ttft") >= thresholds.few_finishes:
             self.hits.remember(self.last.at, view.numbers.tokens.prefix_hit_ratio)
         self.wait_over = expected_wait_over(view.numbers, self.limits)

@@ -310,13 +310,13 @@ class Watcher:
 
     def _compare(self, key: ModelKey, peers: Peers) -> None:
         compared = [
-            peer(engine.key, state, engine.held.verdict, engine.opinion.symptoms, engine.judged, engine.figures)
+            peer(engine.key, state, engine.held.verdict, engine.opinion.symptoms, engine.view)
             for target in sorted(peers.targets)
             for one, engine in sorted(self._targets[target].engines.items())
             if one[0] == key[0] and one not in self._targets[target].faults
             if (state := engine.state_at(peers.heard_at, self._targets[target].failures, self._targets[target].partial))
             in COMPARED
-            if engine.judged is not None and engine.figures is not None
+            if engine.view is not None
         ]
         peers.form(compared, self._settings.thresholds)
 

@@ -22,7 +22,7 @@ from phasewatch.core.measures.parts import (
     ttft_of_all,
     ttft_over,
 )
-from phasewatch.core.measures.past import PastView, arriving_context, no_past
+from phasewatch.core.measures.past import Moment, PastView, arriving_context, moment, no_past
 from phasewatch.core.measures.phases import (
     computed_prompt_tokens,
     count_of,
@@ -89,6 +89,11 @@ class WindowView:
     @property
     def measured(self) -> tuple[Window, Numbers]:
         return self.window, self.numbers
+
+    @cached_property
+    def now(self) -> Moment:
+        """The window as what is compared with the past and with other engines."""
+        return moment(self.window.steps[-1].end, self.window, self.numbers)
 
     @cached_property
     def pages(self) -> tuple[Mapping[str, float], ...]:

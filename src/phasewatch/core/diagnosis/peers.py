@@ -15,12 +15,13 @@ from phasewatch.core.diagnosis.causes import load_imbalance, replica_outlier
 from phasewatch.core.diagnosis.causes._remedies import REPLICA
 from phasewatch.core.diagnosis.causes._row import Finding
 from phasewatch.core.diagnosis.causes.load_imbalance import Tokens, Uneven
+from phasewatch.core.diagnosis.measures_view import WindowView
 from phasewatch.core.diagnosis.objectives import family_of
 from phasewatch.core.diagnosis.verdicts import DEMAND, UNKNOWN
 from phasewatch.core.formatting import number, seconds
 from phasewatch.core.measures.histogram import Floats
 from phasewatch.core.measures.numbers import waiting_for_capacity
-from phasewatch.core.measures.past import Moment, moment
+from phasewatch.core.measures.past import Moment
 from phasewatch.core.measures.phases import count_of
 from phasewatch.core.measures.window import scrapes
 from phasewatch.core.model import (
@@ -29,11 +30,9 @@ from phasewatch.core.model import (
     Confidence,
     EngineKey,
     EngineReport,
-    Numbers,
     Remedy,
     State,
     Symptom,
-    Window,
 )
 from phasewatch.core.settings import Thresholds
 
@@ -79,9 +78,9 @@ def peer(
     state: State,
     verdict: str | None,
     symptoms: Iterable[Symptom],
-    window: Window,
-    numbers: Numbers,
+    view: WindowView,
 ) -> Peer:
+    window, numbers = view.measured
     name, gauges = waiting_for_capacity(window), window.gauges
     waiting = gauges.get(name)
     pages = [page.get(name, 0.0) > 0 for page in scrapes(window)]
@@ -89,7 +88,7 @@ def peer(
     return Peer(
         key=key,
         state=state,
-        now=moment(0.0, window, numbers),
+        now=view.now,
         ttft_mean=numbers.ttft_seconds.mean,
         seconds=window.seconds,
         first_tokens=first,

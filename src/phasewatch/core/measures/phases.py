@@ -230,8 +230,10 @@ def _beside_plain_steps(window: Window, part: float) -> float:
     The requests that finish now had their prompts computed earlier, many perhaps in one step: their mean says little of
     the steps of now. What a token cost where it cost least says what the prompts of now can have taken.
     """
+    if not part:
+        return part
     computed, least, carried = computed_prompt_tokens(window), _least_seconds_per_token(window), prompt_steps(window)
-    if not part or carried is None or computed is None or least is None:
+    if carried is None or computed is None or least is None:
         return part
     plain = _plain_gap(window, min(part * window.seconds, computed * least))
     if plain is None:
