@@ -248,18 +248,6 @@ def test_room_that_is_left_unused_after_a_finish_is_an_admission_stall(interval:
     assert answer(scene.after(max(10, 3 * interval), lambda: streams(3))) == "admission_stalled"
 
 
-def test_requests_deferred_for_other_reasons_than_room_are_no_admission_stall() -> None:
-    server = Server()
-    scene = Scene(server)
-    scene.after(60, lambda: busy(server))
-
-    def deferred() -> None:
-        server.engine.set(running=1, waiting=14, deferred=14, kv=0.5)
-        server.engine.tokens(0.03, 54)
-
-    assert "admission_stalled" not in {answer(fleet.engines[0]) for fleet in scene.rounds(600, deferred)}
-
-
 @pytest.mark.parametrize(("interval", "waiting"), [(10.0, 1), (10.0, 6), (10.0, 300), (2.0, 6)])
 def test_c23_waiting_for_capacity_on_an_empty_engine_is_a_stall_that_names_the_contradiction(
     interval: float, waiting: int

@@ -335,3 +335,45 @@ def test_d04_a_target_that_has_answered_is_down_after_three_failures_and_never_s
     scene.after(60, lambda: server.engine.set(running=2).serves(4))
     states = [fleet.targets[0].state for fleet in scene.rounds(60, fails=["s"])]
     assert states == ["stale", "stale", "down", "down", "down", "down"]
+
+
+# --- C22: nobody is let in, whatever they wait for ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", PAGE_INTERVALS)
+@pytest.mark.parametrize("old", [False, True])
+def test_c22_deferred_requests_that_nobody_lets_in_are_an_admission_stall(*, interval: float, old: bool) -> None:
+    """Who finishes meanwhile took so long because of the fault."""
+    server = Server(old=old)
+    scene = Scene(server, interval=interval)
+    engine = server.engine
+
+    def usual() -> None:
+        engine.set(running=6, kv=0.4).serves(max(1, round(interval / 2)), itl=0.03, output=200, batch=6)
+
+    scene.after(120, usual)
+    began = scene.now
+
+    def collapsed() -> None:
+        many = 1 + round((scene.now - began) / 3)
+        engine.set(running=4, waiting=many, deferred=many, kv=0.2)
+        engine.tokens(2.0, round(2 * interval), batch=4)
+        if 60 <= scene.now - began < 60 + interval:
+            engine.finishes(decode=200.0, output=100)
+
+    assert "admission_stalled" not in {answer(fleet.engines[0]) for fleet in scene.rounds(50, collapsed)}
+    report = scene.after(60, collapsed)
+    assert answer(report) == "admission_stalled"
+    assert ("deferred" in report.summary) is not old
+    assert {answer(fleet.engines[0]) for fleet in scene.rounds(600, collapsed)} == {"admission_stalled"}
+
+
+@pytest.mark.parametrize("interval", PAGE_INTERVALS)
+def test_c22_deferred_requests_are_no_stall_where_others_get_their_first_tokens(interval: float) -> None:
+    server = Server()
+    scene = Scene(server, interval=interval)
+
+    def fetched() -> None:
+        server.engine.set(running=6, waiting=5, deferred=5, kv=0.4).serves(2, itl=0.03, output=200, batch=6)
+
+    assert "admission_stalled" not in {answer(fleet.engines[0]) for fleet in scene.rounds(400, fetched)}

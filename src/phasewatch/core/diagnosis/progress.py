@@ -44,12 +44,14 @@ class Progress:
     finished_at: float = 0.0
     finish_scrapes: int = 0
     longest_request: float = 0.0
+    longest_when_admitted: float = 0.0  # what is slow since then does not say how long requests take
     tokens_flow: bool = False
 
 
 def begin(page: Snapshot) -> Progress:
     """The memory of an engine at its first page, or at the first page after a restart."""
-    return _with_page(Progress(page.at, page.at, admitted_at=page.at, fds_at_move=page.gauges.get("open_fds")), page)
+    fresh = _with_page(Progress(page.at, page.at, admitted_at=page.at, fds_at_move=page.gauges.get("open_fds")), page)
+    return replace(fresh, longest_when_admitted=fresh.longest_request)
 
 
 def stepped(step: Step) -> bool:
@@ -155,14 +157,25 @@ def _piled(progress: Progress, page: Snapshot, thresholds: Thresholds) -> dict[s
 
 
 def _admission(now: Progress, step: Step, page: Snapshot) -> Progress:
-    """When somebody was last admitted, or nobody waited for room; and whether running only fell since a finish."""
-    waiting = page.gauges.get("waiting_capacity", page.gauges.get("waiting", 0.0))
+    """When somebody was last admitted, or nobody waited, whatever for; and whether running only fell since a finish
+    while somebody waited for room."""
+    waiting = page.gauges.get("waiting", 0.0)
+    for_room = page.gauges.get("waiting_capacity", waiting)
     running = page.gauges.get("running", 0.0)
     first_tokens = "ttft" in step.histograms and step.histograms["ttft"].count > 0
     finished = step.increases.get("finished", 0.0) > 0
     if waiting <= 0 or first_tokens:
-        return replace(now, admitted_at=page.at, waiting_scrapes=0, running_at_finish=None, finish_scrapes=0)
+        return replace(
+            now,
+            admitted_at=page.at,
+            longest_when_admitted=now.longest_request,
+            waiting_scrapes=0,
+            running_at_finish=None,
+            finish_scrapes=0,
+        )
     now = replace(now, waiting_scrapes=now.waiting_scrapes + 1)
+    if for_room <= 0:
+        return replace(now, running_at_finish=None, finish_scrapes=0)
     if finished and running < step.before.get("running", 0.0):
         return replace(now, running_at_finish=running, finished_at=page.at, finish_scrapes=0)
     if now.running_at_finish is not None and running <= now.running_at_finish:
@@ -213,10 +226,10 @@ def engine_stall(progress: Progress, thresholds: Thresholds) -> Stall | None:
 
 
 def admission_stall(progress: Progress, thresholds: Thresholds, *, kv_short: bool) -> Stall | None:
-    """Whether requests wait for room while tokens flow and nobody is let in."""
+    """Whether requests wait while tokens flow and nobody is let in."""
     waited = progress.last_at - progress.admitted_at
-    needed = max(thresholds.admission_seconds, thresholds.stall_longest_steps * progress.longest_request)
-    if progress.longest_request <= 0:  # none finished, or the page does not say how long they took
+    needed = max(thresholds.admission_seconds, thresholds.stall_longest_steps * progress.longest_when_admitted)
+    if progress.longest_when_admitted <= 0:  # none finished, or the page does not say how long they took
         needed = thresholds.admission_before_first_finish_seconds
     if progress.waiting_scrapes >= thresholds.stall_scrapes and waited >= needed and progress.tokens_flow:
         return Stall("admission_stalled", progress.admitted_at, waited, True, "nobody admitted")

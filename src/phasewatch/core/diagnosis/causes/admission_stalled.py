@@ -1,4 +1,4 @@
-"""Requests wait for room and nobody is let in while tokens flow (proof: progress.admission_stall)."""
+"""Requests wait and nobody is let in while tokens flow (proof: progress.admission_stall)."""
 
 from phasewatch.core.diagnosis.causes._row import Advice, CauseRow
 from phasewatch.core.diagnosis.progress import Progress, Stall
@@ -26,9 +26,11 @@ CAUSE = CauseRow(
 def texts(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:
     """Summary, and what would refute it."""
     running, waiting = number(page.gauges.get("running", 0.0)), number(page.gauges.get("waiting", 0.0))
+    deferred = page.gauges.get("waiting_deferred", 0.0)
+    held = f" ({number(deferred)} of them deferred: for something else than room)" if deferred else ""
     unused = " Requests have finished since, and their slots stay empty." if stall.why == "room left unused" else ""
     return (
-        f"{waiting} requests wait and none has been admitted for {seconds(stall.seconds)}, while {running} running"
-        f" still {'get' if progress.tokens_flow else 'got'} tokens.{unused}",
-        "a first token, or no request waiting for capacity.",
+        f"{waiting} requests wait{held} and none has been admitted for {seconds(stall.seconds)}, while {running}"
+        f" running still {'get' if progress.tokens_flow else 'got'} tokens.{unused}",
+        "a first token, or no request waiting.",
     )
