@@ -92,6 +92,7 @@ def test_a_round_brings_every_engine_and_how_its_scrape_went(
     assert (found.target, found.labels, found.last_error) == ("one", {"pod": "p1"}, None)
     assert found.scrape_seconds is not None
     assert 0 < found.scrape_seconds < 10
+    assert found.scrape_timeout_seconds == 4.5
     assert found.last_success_age_seconds is not None
     assert set(found.scrape_failures) == set(REASONS), "counters start at zero, so that a first increase shows"
     assert set(found.scrape_failures.values()) == {0}

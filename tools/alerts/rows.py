@@ -572,12 +572,12 @@ _FLEET = RuleFile(
         ),
         _of_target(
             "ScrapesSlow", "The scrapes of a target take nearly as long as they may, or longer.",
-            "# One in ten of those that succeed, or three in ten minutes that do not. increase() stretches what it saw to the"
-            " range.\n"
+            "# One in ten of those that succeed, or three in ten minutes that do not, where others do: a target that never"
+            " answers\n# starts or is down. increase() stretches what it saw to the range.\n"
             "max without (instance, job) (quantile_over_time(0.9, phasewatch_target_scrape_duration_seconds[10m]))\n>\n"
             f"0.8 * {gauge('target_scrape_timeout_seconds', gone='')}\nor\n"
             "max without (instance, job, reason) (increase(phasewatch_target_scrape_failures_total"
-            '{reason="timeout"}[10m])) > 2.5',
+            '{reason="timeout"}[10m])) > 2.5\nand on (target)\nmax by (target) (max_over_time(phasewatch_target_up[10m])) == 1',
             "Target {{ $labels.target }}:{{ with printf \"max(last_over_time(phasewatch_target_scrape_timeout_seconds"
             "{target=%q}[2m]))\" $labels.target | query }} a scrape may take {{ (first .).Value | humanizeDuration }}.{{ end }}"
             "{{ with printf \"max(max_over_time(phasewatch_target_scrape_duration_seconds{target=%q}[10m]))\" $labels.target"
