@@ -13,10 +13,9 @@ import typer
 
 from phasewatch.cli import app
 from phasewatch.core.diagnosis.causes import CAUSES
-from phasewatch.core.diagnosis.causes._row import CauseRow
+from phasewatch.core.diagnosis.causes._row import Advice, CauseRow
 from phasewatch.core.diagnosis.verdicts import REMEDIES, VERDICTS
 from phasewatch.core.measures.histogram import increase, mean
-from phasewatch.core.model import Remedy
 from phasewatch.core.pages.exposition import parse
 from phasewatch.rulecheck.series import vllm_families
 from support import ROOT, real_pages
@@ -93,9 +92,9 @@ def test_the_remedies_in_a_runbook_are_those_of_its_row(row: CauseRow) -> None:
 
 def test_only_what_stands_between_the_marks_is_rewritten() -> None:
     before = f"# x\n\n## Change\n\n{BEGIN}\n1. what was there\n{END}\n\n- by hand\n"
-    remedy = Remedy("--flag up", "it helps", "restart", "costs more", since="0.9.1")
+    remedy = Advice("--flag up", "it helps", "restart", "costs more", since="0.9.1", where="it is down")
     after = with_remedies(before, [remedy])
-    item = "1. **--flag up** (with a restart, vLLM 0.9.1 on). It helps. Side effect: costs more."
+    item = "1. **--flag up** (with a restart, vLLM 0.9.1 on). It helps. Side effect: costs more. Only where it is down."
     assert after == before.replace("1. what was there", item)
     assert with_remedies(after, [remedy]) == after
 

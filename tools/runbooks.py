@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import fill
 
 from phasewatch.core.diagnosis.causes import CAUSES
-from phasewatch.core.model import Remedy
+from phasewatch.core.diagnosis.causes._row import Advice
 
 FOLDER = Path(__file__).parents[1] / "config" / "runbooks" / "verdicts"
 BEGIN, END = "<!-- begin: written by `make runbooks` from the cause's row -->", "<!-- end -->"
@@ -21,20 +21,21 @@ class MissingMarksError(ValueError):
     """A runbook that has no place for its remedies."""
 
 
-def listed(remedies: Sequence[Remedy]) -> str:
+def listed(remedies: Sequence[Advice]) -> str:
     """The remedies as a numbered list, first what can be done now."""
     return "\n".join(_item(number, remedy) for number, remedy in enumerate(remedies, 1))
 
 
-def _item(number: int, remedy: Remedy) -> str:
+def _item(number: int, remedy: Advice) -> str:
     since = f", vLLM {remedy.since} on" if remedy.since else ""
     side_effect = "" if remedy.side_effect == "none" else f" Side effect: {remedy.side_effect}."
     why = remedy.why[0].upper() + remedy.why[1:]
-    text = f"{number}. **{remedy.change}** ({_WHEN[remedy.when]}{since}). {why}.{side_effect}"
+    where = f" Only where {remedy.where}." if remedy.where else ""
+    text = f"{number}. **{remedy.change}** ({_WHEN[remedy.when]}{since}). {why}.{side_effect}{where}"
     return fill(text, 110, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
 
 
-def with_remedies(text: str, remedies: Sequence[Remedy]) -> str:
+def with_remedies(text: str, remedies: Sequence[Advice]) -> str:
     """The runbook with these remedies between its marks. Raises MissingMarksError."""
     before, begin, rest = text.partition(f"{BEGIN}\n")
     _, end, after = rest.partition(END)

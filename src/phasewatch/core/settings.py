@@ -197,6 +197,7 @@ class Thresholds:
     forecast_seconds: float = _seconds(600.0)  # a KV cache full sooner than this is worth a word
     long_running_seconds: float = _seconds(600.0)  # without an e2e limit: an answer of ten minutes is worth a word
     held_share: float = _share(0.1)  # of the KV cache, held by nobody: as much less of every load fits
+    worth_a_restart: float = _share(0.1)  # of the seconds: what gains less is lost in what loads differ from day to day
     busy_core: float = _share(0.8)  # CPU seconds a second of the API server near one core
 
     def __post_init__(self) -> None:

@@ -89,7 +89,7 @@ def _cause(row: CauseRow, case: Case) -> Cause | None:
         return None
     missing = missing_signals(window, row.uses)
     confidence = _confidence(finding, case, missing)
-    return row.cause(case.symptom.objective, finding, confidence, view=case.view, missing=missing)
+    return row.cause(case.symptom.objective, finding, confidence, case=case, missing=missing)
 
 
 def _confidence(finding: Finding, case: Case, missing: Sequence[str]) -> Confidence:

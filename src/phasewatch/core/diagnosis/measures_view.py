@@ -185,6 +185,19 @@ class WindowView:
         return self.pages[-1].get(waiting_for_capacity(self.window), 0.0)
 
     @cached_property
+    def queue_returns(self) -> bool:
+        """Whether a queue came again that had been gone for as long as a verdict takes: its end is no end."""
+        name, gone = waiting_for_capacity(self.window), None
+        for step in self.window.steps:
+            if step.before.get(name, 0.0) > 0 and step.after.get(name, 0.0) == 0:
+                gone = step.end
+            elif gone is not None and step.after.get(name, 0.0) > 0:
+                if step.end - gone >= self.thresholds.agree_seconds:
+                    return True
+                gone = None
+        return False
+
+    @cached_property
     def ttft_parts(self) -> Parts:
         """What the mean TTFT is made of."""
         return self._with_standing_queue(ttft_of_all(self.window))
@@ -244,6 +257,12 @@ class WindowView:
     @property
     def kv_capacity(self) -> float | None:
         return self.numbers.kv_cache.capacity_tokens
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        """What the engine's page says of its configuration, by label; empty where it does not."""
+        pages = next((one.pages for one in reversed(self.window.steps) if one.pages is not None), None)
+        return {} if pages is None else pages[1].labels
 
     @property
     def kv_short_now(self) -> bool:

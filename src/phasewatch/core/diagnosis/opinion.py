@@ -218,7 +218,7 @@ def _after_standstill(
         found = Finding(
             _share_gone(one, whole, part), {"standstill_seconds": standing}, summary, refuted_by, easing=True
         )
-        causes.append(engine_stalled.CAUSE.cause(one.objective, found, "medium", view=None, missing=()))
+        causes.append(engine_stalled.CAUSE.cause(one.objective, found, "medium", case=None, missing=()))
     if left:
         return _explained(left, rest, seen_left, symptoms, causes)
     return Opinion(engine_stalled.CAUSE.verdict, "medium", causes[0].summary, tuple(causes), tuple(symptoms))
@@ -251,6 +251,7 @@ def stalled_opinion(stall: Stall, progress: Progress, page: Snapshot) -> Opinion
     confidence: Confidence = "high" if stall.certain else "low"
     missing = () if progress.http_known else ("http_finishes",)
     finding = Finding(1.0, evidence, summary, refuted_by)
-    cause = kind.CAUSE.cause("progress", finding, confidence, view=None, missing=missing)
+    cause = kind.CAUSE.cause("progress", finding, confidence, case=None, missing=missing)
+    cause = replace(cause, remedies=kind.remedies(stall))
     symptom = Symptom("progress", None, None, stall.certain, "critical")
     return Opinion(stall.kind, confidence, summary, (cause,), (symptom,), surely=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phasewatch.core.diagnosis.causes import load_imbalance, replica_outlier
-from phasewatch.core.diagnosis.causes._remedies import REPLICA
+from phasewatch.core.diagnosis.causes._remedies import adds_replicas
 from phasewatch.core.diagnosis.causes._row import Finding
 from phasewatch.core.diagnosis.causes.load_imbalance import Tokens, Uneven
 from phasewatch.core.diagnosis.measures_view import WindowView
@@ -224,7 +224,7 @@ def _outlier(slow: Mapping[Peer, tuple[str, float, float]], engines: int) -> Cau
         replica_outlier.summary(worst.label, _WHAT[what], value, usual, pair=pair),
         replica_outlier.REFUTED_BY,
     )
-    return replica_outlier.CAUSE.cause("peers", finding, _confidence(pair, len(slow)), view=None, missing=())
+    return replica_outlier.CAUSE.cause("peers", finding, _confidence(pair, len(slow)), case=None, missing=())
 
 
 def _imbalance(
@@ -247,7 +247,7 @@ def _imbalance(
     )
     finding = Finding(1.0, uneven.evidence, uneven.summary, load_imbalance.REFUTED_BY)
     confidence = _confidence(engines == 2, len(loaded))
-    cause = load_imbalance.CAUSE.cause("peers", finding, confidence, view=None, missing=())
+    cause = load_imbalance.CAUSE.cause("peers", finding, confidence, case=None, missing=())
     return replace(cause, remedies=uneven.remedies)
 
 
@@ -335,7 +335,7 @@ def among(report: EngineReport, siblings: Iterable[EngineReport], apart: Cause |
 
     apart: what sets engines of the model apart from the others.
     """
-    if not any(_adds_replica(remedy) for cause in report.causes for remedy in cause.remedies):
+    if not any(adds_replicas(remedy) for cause in report.causes for remedy in cause.remedies):
         return report
     names: dict[State, list[str]] = {}
     for other in siblings:
@@ -360,16 +360,12 @@ _MOST_NAMED = 3
 
 
 def _with_spare(cause: Cause, spare: Sequence[Remedy], enough: bool) -> Cause:
-    if not any(map(_adds_replica, cause.remedies)):
+    if not any(map(adds_replicas, cause.remedies)):
         return cause
     remedies: list[Remedy] = []
     for remedy in cause.remedies:
-        if _adds_replica(remedy):
+        if adds_replicas(remedy):
             remedies += spare
-        if not (enough and _adds_replica(remedy)):
+        if not (enough and adds_replicas(remedy)):
             remedies.append(remedy)
     return replace(cause, remedies=tuple(remedies))
-
-
-def _adds_replica(remedy: Remedy) -> bool:
-    return remedy.change.startswith(REPLICA.change)

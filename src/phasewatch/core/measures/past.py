@@ -6,7 +6,7 @@ It survives restarts of the engine: that is when flags change, and the compariso
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, combinations, islice, takewhile
 from math import ceil, exp, floor, inf, log
@@ -136,6 +136,11 @@ class Past:
     def view(self, now: Moment, steps: Sequence[Step]) -> "PastView":
         """What is comparable with `now`, the window of `steps`, among what ended before it began."""
         return PastView(self, now, steps[0].start)
+
+    def pace_at(self, now: Moment, batch: float) -> float | None:
+        best = self._decode.best
+        load = best.load(_of_window(replace(now, batch=batch), 0.0, 0.0))
+        return usual(best.best_minute(("at", load), best.minutes(load, best.alike(load), inf)))
 
     def compared(self, now: Moment, before: float, *, shorter: bool) -> tuple[float | None, float, float | None]:
         """`_reference` of the paces since `before`; of the window's own where those are few."""
@@ -290,6 +295,10 @@ class PastView:
     def __init__(self, past: Past, now: Moment, before: float) -> None:
         """before: when the present window began."""
         self._past, self._now, self._before = past, now, before
+
+    def pace_at(self, batch: float) -> float | None:
+        """What a token took at such a batch and the present context; None where the engine never ran so many."""
+        return self._past.pace_at(self._now, batch)
 
     @cached_property
     def unloaded_pace(self) -> float | None:

@@ -29,7 +29,7 @@ def queue_finding(
         _evidence(case.view),
         f"{what}{_who_waits(case.view) if who is None else who}",
         refuted_by,
-        easing=case.view.waiting_now == 0 and not case.view.no_room_to_land,
+        easing=case.view.waiting_now == 0 and not case.view.no_room_to_land and not case.view.queue_returns,
         eliminated=eliminated,
         at_most="low" if low else "high",
     )

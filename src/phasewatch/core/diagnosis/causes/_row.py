@@ -33,21 +33,67 @@ class Finding:
     at_most: Confidence = "high"
 
 
+# What a change does to the cause: takes it away, takes a part of it away or moves it elsewhere, or may help.
+Effect = Literal["cures", "eases", "helps"]
+_EFFECTS: tuple[Effect, ...] = ("cures", "eases", "helps")
+_COSTS = ("now", "restart", "capacity")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What the evidence makes of a remedy: words in place of its row's (empty: the row's), and its effect here."""
+
+    change: str = ""
+    why: str = ""
+    side_effect: str = ""
+    effect: Effect | None = None
+
+
+AS_WRITTEN = Proposal()
+
+
 def always(_: WindowView) -> bool:
     """Of an advice that needs no condition."""
     return True
 
 
+def as_written(_: Case) -> Proposal | None:
+    """Of an advice without a number."""
+    return AS_WRITTEN
+
+
 @dataclass(frozen=True, slots=True)
 class Advice(Remedy):
-    """A remedy as the table has it. fits: whether it can help, by what was measured."""
+    """A remedy as the table has it. where: the condition in words, for the runbook, which knows no evidence.
 
+    fits: whether it can help, by what was measured. proposes: with which value; None where none helps.
+    """
+
+    effect: Effect = "helps"
+    where: str = ""
     fits: Callable[[WindowView], bool] = always
+    proposes: Callable[[Case], Proposal | None] = as_written
 
     @property
     def remedy(self) -> Remedy:
         """As the document shows it."""
-        return Remedy(self.change, self.why, self.when, self.side_effect, self.since)
+        return self.proposed(AS_WRITTEN)
+
+    def proposed(self, one: Proposal) -> Remedy:
+        return Remedy(
+            one.change or self.change, one.why or self.why, self.when, one.side_effect or self.side_effect, self.since
+        )
+
+
+def fitting(remedies: Sequence[Advice], case: Case) -> tuple[Remedy, ...]:
+    """Those that hold here, by effect, at equal effect by cost: now, with a restart, with more capacity."""
+    held = [(one, one.proposes(case)) for one in remedies if one.fits(case.view)]
+    kept = [(one, proposal) for one, proposal in held if proposal is not None]
+    kept.sort(key=lambda pair: (_EFFECTS.index(pair[1].effect or pair[0].effect), _COSTS.index(pair[0].when)))
+    return tuple(one.proposed(proposal) for one, proposal in kept)
+
+
+NOTHING_NOW = "nothing to do now"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +113,8 @@ class CauseRow(VerdictRow):
     needs: signals without which the rule abstains. uses: signals without which confidence drops one step and `missing`
     names them. feature: signals that only deployments with the feature have, so that their absence is no loss; the
     rule abstains. liveness: judged before everything else, taken at once, true even when the engine no longer counts
-    as serving. demand: more is asked than is served now, so it leads whatever else is proven.
+    as serving. demand: more is asked than is served now, so it leads whatever else is proven. watch: what would show
+    that it comes back once it eases.
     """
 
     remedies: tuple[Advice, ...]
@@ -78,11 +125,19 @@ class CauseRow(VerdictRow):
     feature: tuple[str, ...] = ()
     liveness: bool = False
     demand: bool = False
+    watch: str = ""
 
     def cause(
-        self, symptom: str, finding: Finding, confidence: Confidence, *, view: WindowView | None, missing: Sequence[str]
+        self, symptom: str, finding: Finding, confidence: Confidence, *, case: Case | None, missing: Sequence[str]
     ) -> Cause:
-        """The finding as a cause of this row. view: decides which remedies fit; None leaves all."""
+        """The finding as a cause of this row. case: decides which remedies fit; None leaves all. Nothing is to be done
+        about what is over."""
+        if finding.easing:
+            remedies: tuple[Remedy, ...] = (Remedy(NOTHING_NOW, f"it eases; watch {self.watch}", "now", "none"),)
+        elif case is None:
+            remedies = tuple(one.remedy for one in self.remedies)
+        else:
+            remedies = fitting(self.remedies, case)
         return Cause(
             verdict=self.verdict,
             symptom=symptom,
@@ -90,7 +145,7 @@ class CauseRow(VerdictRow):
             confidence=confidence,
             evidence=finding.evidence,
             summary=finding.summary,
-            remedies=tuple(one.remedy for one in self.remedies if view is None or one.fits(view)),
+            remedies=remedies,
             refuted_by=finding.refuted_by,
             easing=finding.easing,
             missing=tuple(missing),

@@ -3,24 +3,34 @@
 from phasewatch.core.diagnosis.causes._row import Advice, CauseRow
 from phasewatch.core.diagnosis.progress import Progress, Stall
 from phasewatch.core.formatting import number, seconds
-from phasewatch.core.model import Snapshot
+from phasewatch.core.model import Remedy, Snapshot
 
 # fmt: off
+END_LONGEST = Advice("find and end the longest running request (close its connection at the gateway)",
+    "it holds the capacity that waiting requests need", "now", "its user gets no more tokens", effect="cures",
+    where="requests run and no slot has been freed since")
+MAX_TOKENS = Advice("set max_tokens in clients or at the gateway",
+    "an unlimited answer can hold a batch slot without end", "now", "long answers are cut", effect="eases",
+    where="requests run and no slot has been freed since")
+TAKE_OUT = Advice("take this replica out of rotation", "new requests are not admitted here", "now",
+    "its load moves to the others", effect="eases", where="requests have finished and their slots stay empty")
+RESTART = Advice("restart the engine", "admission is broken: nothing is admitted although slots are free",
+    "restart", "all requests in flight are lost", effect="cures",
+    where="requests have finished and their slots stay empty")
 CAUSE = CauseRow(
     verdict="admission_stalled",
     phase="progress",
     liveness=True,
     look="**Queue, batch and KV cache**: waiting above zero, **Arrivals** without admissions.",
-    remedies=(
-        Advice("find and end the longest running request (close its connection at the gateway)",
-            "it holds the capacity that waiting requests need", "now", "its user gets no more tokens"),
-        Advice("set max_tokens in clients or at the gateway",
-            "an unlimited answer can hold a batch slot without end", "now", "long answers are cut"),
-        Advice("restart the engine if nothing is admitted although slots are free", "admission accounting is broken",
-            "restart", "all requests in flight are lost"),
-    ),
+    remedies=(END_LONGEST, MAX_TOKENS, TAKE_OUT, RESTART),
 )
 # fmt: on
+
+
+def remedies(stall: Stall) -> tuple[Remedy, ...]:
+    """Slots that stay empty are not held by a long request, and the other way round."""
+    held = stall.why != "room left unused"
+    return tuple(one.remedy for one in ((END_LONGEST, MAX_TOKENS) if held else (TAKE_OUT, RESTART)))
 
 
 def texts(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:

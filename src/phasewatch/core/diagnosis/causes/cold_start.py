@@ -43,6 +43,7 @@ CAUSE = CauseRow(
     families=(*TTFT, *PACE),
     needs=("ttft",),
     uses=("queue", "prefill"),
+    watch="the first minute after the next start: a warm-up request before rotation saves users from it",
     remedies=(
         Advice("send a warm-up request before the replica is put into rotation",
             "the first requests compile kernels, capture graphs and fill caches", "now", "ITL does not change"),

@@ -1,5 +1,6 @@
 """Even alone a request does not get its tokens in time: the step itself is over the objective."""
 
+from phasewatch.core.diagnosis.causes._remedies import QUANTISE, SPECULATE
 from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding
 from phasewatch.core.diagnosis.causes._streams import rest, throughout
 from phasewatch.core.diagnosis.measures_view import Case
@@ -35,8 +36,8 @@ CAUSE = CauseRow(
     remedies=(
         Advice("check the host's CPU and the GPU's clocks first", "a host short of CPU looks the same", "now",
             "TTFT improves as well if that was it"),
-        Advice("quantise weights to 8 bit", "a step reads half the bytes: up to twice the speed", "restart",
-            "TTFT gains less; check answer quality"),
+        QUANTISE,
+        SPECULATE,
         Advice("a smaller model", "a step reads less", "capacity", "TTFT improves as well"),
         Advice("--tensor-parallel-size up, or a GPU with more memory bandwidth (more compute does not help)",
             "decode is bound by what a step reads", "capacity", "TTFT gains from more GPUs"),

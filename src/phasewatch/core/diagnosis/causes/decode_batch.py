@@ -1,7 +1,13 @@
 """Every step is slow because many requests share it."""
 
-from phasewatch.core.diagnosis.causes._remedies import FEWER_SEQS, REPLICA, WITHOUT_GRAMMAR
-from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding, known
+from phasewatch.core.diagnosis.causes._remedies import (
+    CAP_CONCURRENCY,
+    FEWER_SEQS,
+    QUANTISE_FOR_BATCH,
+    REPLICA_FOR_BATCH,
+    WITHOUT_GRAMMAR,
+)
+from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, CauseRow, Finding, known
 from phasewatch.core.diagnosis.causes._streams import rest, stalls, throughout
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.formatting import number, percent, seconds
@@ -53,14 +59,6 @@ CAUSE = CauseRow(
     families=PACE,
     needs=("itl", "running"),
     uses=("preemptions", *PREFILL_TIME_SIGNALS),
-    remedies=(
-        Advice("cap concurrency at the gateway", "fewer requests share a step", "now",
-            "ITL improves, the rest waits: TTFT grows"),
-        WITHOUT_GRAMMAR,
-        REPLICA,
-        FEWER_SEQS,
-        Advice("quantise weights, or a GPU with more memory bandwidth", "decode is bound by what a step reads",
-            "capacity", "TTFT gains less"),
-    ),
+    remedies=(CAP_CONCURRENCY, WITHOUT_GRAMMAR, FEWER_SEQS, REPLICA_FOR_BATCH, QUANTISE_FOR_BATCH),
 )
 # fmt: on

@@ -1,7 +1,15 @@
 """Each token reads a longer context than before, at the same batch."""
 
 from phasewatch.core.diagnosis.causes._remedies import FP8_CACHE
-from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding
+from phasewatch.core.diagnosis.causes._row import (
+    AS_WRITTEN,
+    PACE,
+    PREFILL_TIME_SIGNALS,
+    Advice,
+    CauseRow,
+    Finding,
+    Proposal,
+)
 from phasewatch.core.diagnosis.causes._streams import explains, rest, throughout
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.formatting import number, seconds
@@ -29,6 +37,16 @@ def _decode_context(case: Case) -> Finding | None:
     )
 
 
+def _shorter_contexts(case: Case) -> Proposal | None:
+    short, base = case.past.shorter_context, case.past.shorter_pace
+    if short is None or base is None:
+        return AS_WRITTEN
+    return Proposal(
+        f"shorter contexts, about {number(round(short))} tokens as before: trim histories, retrieve less",
+        f"every token reads the whole context; with those it took {seconds(base)} (limit {seconds(case.limit)})",
+    )
+
+
 # fmt: off
 CAUSE = CauseRow(
     verdict="decode_context",
@@ -40,7 +58,7 @@ CAUSE = CauseRow(
     uses=("output_length",),
     remedies=(
         Advice("shorter contexts: trim histories, retrieve less", "every token reads the whole context", "now",
-            "TTFT improves as well"),
+            "TTFT improves as well", effect="cures", proposes=_shorter_contexts),
         FP8_CACHE,
         Advice("route long contexts to replicas of their own", "short chats no longer share steps with them",
             "capacity", "TTFT of long prompts depends on that replica"),

@@ -1,5 +1,6 @@
 """Long prompts share steps with running streams and hold them up."""
 
+from phasewatch.core.diagnosis.causes._remedies import PROMPT_THRESHOLD, SMALLER_BUDGET
 from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.causes._streams import OF_THE_TAIL, gap_limit, stalls
 from phasewatch.core.diagnosis.measures_view import Case
@@ -90,12 +91,9 @@ CAUSE = CauseRow(
     uses=PREFILL_TIME_SIGNALS,
     remedies=(
         Advice("route long prompts to a replica of their own", "they no longer share steps with chats", "now",
-            "their TTFT depends on that replica"),
-        Advice("--max-num-batched-tokens down (2048, then 1024)",
-            "a smaller prefill chunk holds up running streams for less", "restart",
-            "ITL improves, TTFT of long prompts stays or grows a little"),
-        Advice("--long-prefill-token-threshold (e.g. a quarter of the budget)",
-            "one long prompt may not take the whole step", "restart", "ITL improves, TTFT of long prompts grows"),
+            "their TTFT depends on that replica", effect="cures"),
+        SMALLER_BUDGET,
+        PROMPT_THRESHOLD,
         Advice("split prefill and decode (P/D), only with two engines or more", "prompts and streams no longer share"
             " steps", "capacity", "TTFT gains a KV transfer"),
     ),

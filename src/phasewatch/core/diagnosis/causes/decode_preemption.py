@@ -38,5 +38,6 @@ CAUSE = CauseRow(
     families=PACE,
     needs=("itl", "preemptions"),
     uses=("kv_usage",),
+    watch="preemptions and KV cache usage",
     remedies=KV_ROOM,
 )

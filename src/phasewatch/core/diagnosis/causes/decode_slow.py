@@ -56,10 +56,10 @@ CAUSE = CauseRow(
     needs=("itl", "running", *PREFILL_TIME_SIGNALS),
     remedies=(
         Advice("look at that host: CPU throttling or neighbours, GPU clocks and temperature, other processes on the"
-            " GPU", "the same work took less time before", "now", "TTFT usually improves as well"),
+            " GPU", "the same work took less time before", "now", "TTFT usually improves as well", effect="eases"),
         WITHOUT_GRAMMAR,
         Advice("take it out of rotation while you look, then restart it", "users are served while you look",
-            "restart", "its load moves to the others"),
+            "restart", "its load moves to the others", effect="eases"),
         Advice("report its version, if it slows down again after every restart", "what a process gathers while it runs"
             " (a leak, a growing cache) is a fault of that version", "now", "none"),
     ),

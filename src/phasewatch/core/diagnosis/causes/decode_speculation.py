@@ -43,13 +43,14 @@ CAUSE = CauseRow(
     feature=("spec_drafts",),
     remedies=(
         Advice("route part of the traffic to one replica without speculation and compare",
-            "rejected drafts cost compute and bring nothing", "now", "TTFT does not change", fits=speculating),
+            "rejected drafts cost compute and bring nothing", "now", "TTFT does not change",
+            where="drafts are made", fits=speculating),
         Advice("fewer draft tokens (num_speculative_tokens down), or none",
             "every rejected draft is a token computed for nothing", "restart", "TTFT does not change",
-            fits=speculating),
+            where="drafts are made", fits=speculating),
         Advice("draft tokens by batch size (num_speculative_tokens_per_batch_size)",
             "speculation pays at low load and costs at high load", "restart", "TTFT does not change", since="0.24.0",
-            fits=speculating),
+            where="drafts are made", fits=speculating),
     ),
 )
 # fmt: on

@@ -1,25 +1,37 @@
 """The engine makes no step although work is in hand. Proof: progress.engine_stall, and opinion for one that is over."""
 
+from dataclasses import replace
+
 from phasewatch.core.diagnosis.causes._row import Advice, CauseRow
 from phasewatch.core.diagnosis.progress import Progress, Stall
 from phasewatch.core.formatting import number, percent, seconds
-from phasewatch.core.model import Snapshot
+from phasewatch.core.model import Remedy, Snapshot
 
 # fmt: off
+PROBE = Advice("send one probe request (max_tokens 1)", "whether it answers tells a hang from clients that have left",
+    "now", "none", where="that cannot be told from /metrics")
+TAKE_OUT = Advice("take this replica out of rotation", "requests sent to it never get an answer", "now",
+    "its load moves to the others", effect="cures")
+RESTART = Advice("keep a stack trace of the engine core (py-spy dump --pid PID), then restart it",
+    "it does not recover by itself, and the trace is gone after the restart", "restart",
+    "all requests in flight are lost", effect="cures", where="the probe is not answered, or the hang is certain")
 CAUSE = CauseRow(
     verdict="engine_stalled",
     phase="progress",
     liveness=True,
     look="**Queue, batch and KV cache**: flat lines while requests are in progress; then the log.",
-    remedies=(
-        Advice("take this replica out of rotation", "requests sent to it never get an answer", "now",
-            "its load moves to the others"),
-        Advice("keep a stack trace of the engine core (py-spy dump --pid PID), then restart it",
-            "it does not recover by itself, and the trace is gone after the restart", "restart",
-            "all requests in flight are lost"),
-    ),
+    watch="steps that stop again; then keep a stack trace (py-spy dump) before a restart",
+    remedies=(PROBE, TAKE_OUT, RESTART),
 )
 # fmt: on
+
+
+def remedies(stall: Stall) -> tuple[Remedy, ...]:
+    """Where the hang is not certain, the probe decides whether the others are needed at all."""
+    if stall.certain:
+        return TAKE_OUT.remedy, RESTART.remedy
+    if_silent = "if the probe is not answered: "
+    return PROBE.remedy, *(replace(one.remedy, change=if_silent + one.change) for one in (TAKE_OUT, RESTART))
 
 
 def texts(stall: Stall, progress: Progress, page: Snapshot) -> tuple[str, str]:

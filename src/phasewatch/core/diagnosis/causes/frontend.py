@@ -1,8 +1,8 @@
 """Time outside the engine: TTFT - queue - prefill, or e2e - TTFT - decode, is most of what is slow."""
 
-from phasewatch.core.diagnosis.causes._row import Advice, CauseRow, Finding, known
-from phasewatch.core.diagnosis.measures_view import Case
-from phasewatch.core.formatting import seconds
+from phasewatch.core.diagnosis.causes._row import AS_WRITTEN, Advice, CauseRow, Finding, Proposal, known
+from phasewatch.core.diagnosis.measures_view import Case, WindowView
+from phasewatch.core.formatting import number, seconds
 from phasewatch.core.measures.phases import mean_of
 
 
@@ -41,6 +41,22 @@ def _frontend(case: Case) -> Finding | None:
     )
 
 
+def _not_busy(view: WindowView) -> bool:
+    return view.cpu_cores is not None and view.cpu_cores < view.thresholds.busy_core
+
+
+def _may_be_busy(view: WindowView) -> bool:
+    return not _not_busy(view)
+
+
+def _more_servers(case: Case) -> Proposal | None:
+    """CPU time is on the page where one process serves: several leave it out."""
+    cores = case.view.cpu_cores
+    if cores is None:
+        return AS_WRITTEN
+    return Proposal("--api-server-count 2", f"one process serves, and it uses {number(cores)} cores")
+
+
 # fmt: off
 CAUSE = CauseRow(
     verdict="frontend",
@@ -52,14 +68,21 @@ CAUSE = CauseRow(
     uses=("cpu_seconds",),
     remedies=(
         Advice("give the API server more CPU (cores, no throttling) and keep other processes off its cores",
-            "tokenising, HTTP and streaming run there", "now", "the engine does not change"),
+            "tokenising, HTTP and streaming run there", "now", "the engine does not change", effect="cures",
+            where="it uses a core, or that is not known", fits=_may_be_busy),
+        Advice("find out what keeps the API server from running: CPU throttling (nr_throttled), a stopped process,"
+            " blocking calls; then proxy and network", "it is slow and yet uses little CPU", "now",
+            "the engine does not change", effect="eases", where="it uses less than a core", fits=_not_busy),
         Advice("--api-server-count up", "more processes share the work", "restart",
-            "the engine does not change; process metrics go away", since="0.9.1"),
-        Advice("VLLM_USE_FASTOKENS=1", "a faster tokeniser", "restart", "the engine does not change", since="0.23.0"),
+            "the engine does not change; process metrics go away", since="0.9.1", effect="eases",
+            where="it uses a core, or that is not known", fits=_may_be_busy, proposes=_more_servers),
+        Advice("VLLM_USE_FASTOKENS=1", "a faster tokeniser", "restart", "the engine does not change", since="0.23.0",
+            where="it uses a core, or that is not known", fits=_may_be_busy),
         Advice("--renderer-num-workers up", "chat templates and tokenising get more threads", "restart",
-            "the engine does not change", since="0.19.0"),
+            "the engine does not change", since="0.19.0", where="it uses a core, or that is not known",
+            fits=_may_be_busy),
         Advice("--stream-interval above 1", "fewer chunks to send", "restart", "clients see tokens in small groups",
-            since="0.11.1"),
+            since="0.11.1", where="it uses a core, or that is not known", fits=_may_be_busy),
     ),
 )
 # fmt: on

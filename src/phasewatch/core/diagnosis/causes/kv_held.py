@@ -28,6 +28,7 @@ CAUSE = CauseRow(
     needs=QUEUE_SIGNALS,
     uses=("queue", "prompt_length"),
     demand=True,
+    watch="waiting, and KV cache usage while nobody runs",
     remedies=(
         Advice("on a prefill engine of P/D: find out why decode engines do not collect (down, overloaded, unreachable)",
             "a prompt's blocks stay taken until its decode engine has fetched them", "now",

@@ -1,5 +1,6 @@
 """Answers are long in tokens while every token comes in time."""
 
+from phasewatch.core.diagnosis.causes._remedies import SPECULATE
 from phasewatch.core.diagnosis.causes._row import Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.formatting import number, seconds
@@ -63,8 +64,9 @@ CAUSE = CauseRow(
     uses=("tpot",),
     remedies=(
         Advice("ask for fewer sentences, or less thinking, in the prompt", "time grows with every generated token",
-            "now", "TTFT and ITL do not change"),
+            "now", "TTFT and ITL do not change", effect="eases"),
         Advice("stream the answer", "users read while it is written", "now", "TTFT and ITL do not change"),
+        SPECULATE,
         Advice("a smaller or faster model", "every token costs less", "capacity", "TTFT improves as well"),
         Advice("max_tokens", "a hard limit: longer answers are truncated", "now", "TTFT and ITL do not change"),
     ),

@@ -1,6 +1,7 @@
 """First tokens are slow because others' long prompts were being computed when the requests came."""
 
 from phasewatch.core.diagnosis.causes._queue import has_room
+from phasewatch.core.diagnosis.causes._remedies import PROMPT_THRESHOLD, SMALLER_BUDGET
 from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case, WindowView
 from phasewatch.core.formatting import percent, seconds
@@ -61,13 +62,9 @@ CAUSE = CauseRow(
     uses=("iteration_tokens",),
     remedies=(
         Advice("route long prompts to a replica of their own", "short prompts no longer wait behind them", "now",
-            "ITL improves; TTFT of long prompts depends on that replica"),
-        Advice("--max-num-batched-tokens down (2048, then 1024)",
-            "a request that arrives waits for the running step: a smaller prefill chunk ends sooner", "restart",
-            "ITL improves, TTFT of long prompts stays or grows a little"),
-        Advice("--long-prefill-token-threshold (e.g. a quarter of the budget)",
-            "one long prompt may not take the whole step: short ones are computed beside it", "restart",
-            "ITL improves, TTFT of long prompts grows"),
+            "ITL improves; TTFT of long prompts depends on that replica", effect="cures"),
+        PROMPT_THRESHOLD,
+        SMALLER_BUDGET,
     ),
 )
 # fmt: on

@@ -70,12 +70,15 @@ CAUSE = CauseRow(
     remedies=(
         STABLE_PREFIXES,
         Advice("route by prefix (cache-aware routing): requests that share a prefix to the same replica",
-            "each replica computes a prefix that another one has", "now", "ITL does not change", fits=_blocks_match),
+            "each replica computes a prefix that another one has", "now", "ITL does not change",
+            where="a mean prompt fills a block", fits=_blocks_match),
         Advice("more room for prefixes: --gpu-memory-utilization up, --kv-cache-dtype fp8, or KV offload to CPU memory",
             "shared prefixes that do not fit are evicted before they are used again", "restart",
-            "ITL does not change", fits=_blocks_match),
+            "ITL does not change",
+            where="a mean prompt fills a block", fits=_blocks_match),
         Advice("a smaller --block-size, where the attention backend and the model allow it",
-            "only whole blocks are shared", "restart", "ITL does not change", fits=_block_too_long),
+            "only whole blocks are shared", "restart", "ITL does not change",
+            where="a mean prompt does not fill a block", fits=_block_too_long),
     ),
 )
 # fmt: on

@@ -90,6 +90,7 @@ CAUSE = CauseRow(
             "prefill is bound by compute",
             "capacity",
             "decode gains little",
+            effect="eases",
         ),
     ),
 )

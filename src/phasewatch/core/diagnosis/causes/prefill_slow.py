@@ -42,7 +42,7 @@ CAUSE = CauseRow(
     remedies=(
         Advice("wait until the LoRA adapters are loaded, and keep those in use resident (--max-cpu-loras)",
             "requests of an adapter compute only after its weights are there", "now", "ITL does not change",
-            fits=lambda view: view.adapters_loading),
+            where="adapters are being loaded", fits=lambda view: view.adapters_loading),
         Advice("check the host: GPU clocks and power limit (nvidia-smi -q -d CLOCK,POWER), temperature, CPU load",
             "prefill is bound by compute, so lower clocks show here first", "now", "ITL improves as well"),
         Advice("look for other work on the card (nvidia-smi: processes, memory, utilisation)",

@@ -1,8 +1,8 @@
 """Requests wait with room in the KV cache while as many run as ever: the batch is full (max_num_seqs)."""
 
 from phasewatch.core.diagnosis.causes._queue import has_room, queue_finding, used
-from phasewatch.core.diagnosis.causes._remedies import REPLICA, SHED, room_for_more
-from phasewatch.core.diagnosis.causes._row import PREFILL_TIME_SIGNALS, QUEUE_SIGNALS, TTFT, Advice, CauseRow, Finding
+from phasewatch.core.diagnosis.causes._remedies import MORE_SEQS, REPLICA, SHED
+from phasewatch.core.diagnosis.causes._row import PREFILL_TIME_SIGNALS, QUEUE_SIGNALS, TTFT, CauseRow, Finding
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.formatting import number
 from phasewatch.core.measures.phases import prefill_time_ratio_at_most
@@ -35,15 +35,6 @@ CAUSE = CauseRow(
     needs=QUEUE_SIGNALS,
     uses=("queue", *PREFILL_TIME_SIGNALS),
     demand=True,
-    remedies=(
-        SHED,
-        REPLICA,
-        Advice(
-            "--max-num-seqs up",
-            "more requests share a step; the KV cache has room for them",
-            "restart",
-            "TTFT improves, ITL grows with the batch",
-            fits=room_for_more,
-        ),
-    ),
+    watch="waiting: it rises again where more come than run at a time",
+    remedies=(SHED, MORE_SEQS, REPLICA),
 )

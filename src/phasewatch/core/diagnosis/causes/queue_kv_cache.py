@@ -34,5 +34,6 @@ CAUSE = CauseRow(
     needs=QUEUE_SIGNALS,
     uses=("queue", "prefill", "preemptions", "prompt_length"),
     demand=True,
+    watch="waiting and KV cache usage",
     remedies=KV_ROOM,
 )

@@ -58,5 +58,6 @@ CAUSE = CauseRow(
     needs=(*QUEUE_SIGNALS, "prefill"),
     uses=("queue", *PREFILL_TIME_SIGNALS),
     demand=True,
-    remedies=(SHED, REPLICA, SHORTER_PROMPTS, ENABLE_CACHING, SAME_PREFIXES, MORE_BATCHED_TOKENS),
+    watch="waiting, and prefill's share of engine time",
+    remedies=(SHED, SHORTER_PROMPTS, ENABLE_CACHING, REPLICA, SAME_PREFIXES, MORE_BATCHED_TOKENS),
 )

@@ -36,9 +36,11 @@ CAUSE = CauseRow(
             "/metrics counts failures, it does not say why", "now", "none"),
         Advice("--max-num-queued-reqs / --max-num-queued-tokens up, or shed load before the server does",
             "requests are rejected (503) at the queue limit", "restart",
-            "TTFT grows with the longer queue", since="0.29.0", fits=_refused),
+            "TTFT grows with the longer queue", since="0.29.0",
+            where="requests met the queue limit, or the page cannot tell", fits=_refused),
         Advice("kv_load_failure_policy: recompute, where KV blocks from elsewhere cannot be loaded (P/D, offload)",
-            "since 0.17 its default is to fail the request", "restart", "TTFT of those requests grows", since="0.13.0"),
+            "since 0.17 its default is to fail the request", "restart", "TTFT of those requests grows", since="0.13.0",
+            where="KV blocks come from elsewhere", fits=lambda view: view.from_elsewhere),
     ),
 )
 # fmt: on
