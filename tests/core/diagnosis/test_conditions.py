@@ -26,7 +26,7 @@ def test_a_larger_batch_is_advised_only_with_room_for_it_all_along(fullest: floa
 
     report = after(server, full_batch)
     assert answer(report) == "queue_batch_limit"
-    assert ("--max-num-seqs up" in advice(report)) == named
+    assert ("--max-num-seqs 256 -> " in advice(report)) == named
     assert advice(report).startswith("shed load")
 
 

@@ -7,6 +7,7 @@ from math import ceil, inf, sqrt
 
 from phasewatch.core.diagnosis.causes._row import AS_WRITTEN, Advice, Proposal, always
 from phasewatch.core.diagnosis.causes._sizing import (
+    allowed_pace,
     batch,
     batch_in_limit,
     chunk_seconds,
@@ -81,7 +82,11 @@ def drains(view: WindowView) -> bool:
         (one for one in reversed(steps) if steps[-1].end - one.start >= view.thresholds.agree_seconds), steps[0]
     )
     was, now = before.before.get(name, 0.0), view.waiting_now
-    return was > now and not view.queue_returns and now * (steps[-1].end - before.start) <= (was - now) * view.window.seconds
+    return (
+        was > now
+        and not view.queue_returns
+        and now * (steps[-1].end - before.start) <= (was - now) * view.window.seconds
+    )
 
 
 def _shed(case: Case) -> Proposal | None:
@@ -157,9 +162,14 @@ def _more_seqs(case: Case) -> Proposal | None:
     if both is not None:  # as many as come, and those who wait within another window
         want = min(want, most * (both[0] + view.waiting_now / view.window.seconds) / both[1])
     value = most
-    while value < want and (holds is None or 2 * value <= holds) and keeps_pace(case, 2 * value):
-        value *= 2
-    if value == most:
+    while value < want:
+        more = 2 * value if want < 16 else min(2 * value, ceil(want / 8) * 8)
+        if holds is not None:
+            more = min(more, int(holds) if holds < 16 else int(holds) // 8 * 8)
+        if more <= value or not keeps_pace(case, more):
+            break
+        value = more
+    if value < view.thresholds.alike_ratio * most:
         return None
     then, now, limit = step_seconds(case, value), pace(case), pace_limit(view)
     room = f"the KV cache is {percent(view.window.gauges['kv_usage'].max)} used"
@@ -193,20 +203,26 @@ def _capped(case: Case) -> tuple[int, str] | None:
     )
 
 
+def _at_most_in_proportion(case: Case) -> int | None:
+    """Without an unloaded pace: no batch above this keeps the limit, since a step falls at most in proportion."""
+    allowed, now, many = allowed_pace(case), pace(case), batch(case.view)
+    return None if allowed is None or not now or allowed >= now else int(many * allowed / now)
+
+
 def _fewer_seqs(case: Case) -> Proposal | None:
-    capped = _capped(case)
+    capped, run = _capped(case), f"{number(round(batch(case.view)))} requests share a step now"
     if capped is None:
-        return AS_WRITTEN
+        most = _at_most_in_proportion(case)
+        return AS_WRITTEN if not most else Proposal(f"--max-num-seqs below {most}", run)
     size, then = capped
-    return Proposal(
-        f"--max-num-seqs {size}", f"{number(round(batch(case.view)))} requests share a step now", then
-    ) if size else None  # fmt: skip
+    return Proposal(f"--max-num-seqs {size}", run, then) if size else None
 
 
 def _cap_at_gateway(case: Case) -> Proposal | None:
     capped = _capped(case)
     if capped is None:
-        return AS_WRITTEN
+        most = _at_most_in_proportion(case)
+        return AS_WRITTEN if not most else Proposal(f"cap concurrency at the gateway: below {most} requests at a time")
     size, then = capped
     return Proposal(f"cap concurrency at the gateway: {size} requests at a time", "", then) if size else None
 
@@ -454,7 +470,8 @@ PROMPT_THRESHOLD = Advice("--long-prefill-token-threshold (e.g. a quarter of the
     "ITL improves, TTFT of long prompts grows", effect="eases",
     where="steps carry more tokens than the limit leaves time for", proposes=_prompt_threshold)
 FP8_CACHE = Advice("--kv-cache-dtype fp8", "the same memory holds about twice the tokens", "restart",
-    "decode reads less; check answer quality", effect="eases", where="the cache is not fp8 already and its number of blocks is not set",
+    "decode reads less; check answer quality", effect="eases",
+    where="the cache is not fp8 already and its number of blocks is not set",
     proposes=_fp8_cache)
 WITHOUT_GRAMMAR = Advice(
     "ask whether requests use structured output (a JSON schema, a grammar); compare a few without it",

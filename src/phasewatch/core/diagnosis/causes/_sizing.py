@@ -1,7 +1,7 @@
 """What the evidence allows a setting to be: requests that the KV cache holds, what a step of a larger batch or of fewer
 prompt tokens takes. None where the evidence does not tell."""
 
-from math import floor, log2
+from math import ceil, floor, inf, log2
 
 from phasewatch.core.diagnosis.measures_view import Case, WindowView
 from phasewatch.core.diagnosis.objectives import family_of
@@ -24,15 +24,19 @@ def request_tokens(view: WindowView) -> float | None:
 
 
 def kv_holds(view: WindowView) -> float | None:
-    """Requests that the pool holds at their full length, and no more of them than by what those that run take up."""
-    tokens, known = request_tokens(view), list[float]()
+    """Requests that the pool holds at their full length: by its capacity, in whole blocks; more where those that run
+    take up less (shared prefixes take room once), and never more than at their present length."""
+    tokens, known, most = request_tokens(view), list[float](), inf
     if tokens and view.kv_capacity is not None:
-        known.append(view.kv_capacity / tokens)
+        block = view.pages[-1].get("block_size") or 1.0
+        known.append(view.kv_capacity / (ceil(tokens / block) * block))
     busy = [page for page in view.pages if page.get("running", 0.0) >= 1 and page.get("kv_usage", 0.0) > 0]
     usage = sum(page["kv_usage"] for page in busy)
     if usage:
-        known.append(sum(page["running"] for page in busy) / usage)
-    return min(known, default=None)
+        most = sum(page["running"] for page in busy) / usage
+        # Those that run are half through on average; of what length they end is not known before any has.
+        known.append(most / (tokens / view.context if tokens and view.context else 2.0))
+    return min(most, max(known)) if known else None
 
 
 # --- what a step of a larger batch takes ---------------------------------------------------------------------------
@@ -63,11 +67,12 @@ def token_seconds(case: Case) -> float | None:
 
 def slope(case: Case) -> float | None:
     """Seconds that one more request adds to a step: from the paces at two running or fewer and at the present batch,
-    and no less than computing its token costs; else from that cost."""
+    and no less than computing its token costs; else from that cost. Never more than a request's part of the step."""
     unloaded, now, many, token = case.past.unloaded_pace, pace(case), batch(case.view), token_seconds(case)
+    part = now / many if now and many else inf
     if unloaded is not None and now is not None and many >= 4:
-        return max(token or 0.0, (now - unloaded) / (many - 2))
-    return None if token is None else _COMPUTED_AND_READ * token
+        return min(part, max(token or 0.0, (now - unloaded) / (many - 2)))
+    return None if token is None else min(part, _COMPUTED_AND_READ * token)
 
 
 def step_seconds(case: Case, size: float) -> float | None:
@@ -108,15 +113,18 @@ def value_of(latency: Latency, statistic: str) -> float | None:
     return found if found is None or statistic == "mean" else float(found.value)
 
 
+def allowed_pace(case: Case) -> float | None:
+    """The pace that keeps this symptom's limit, given how far its figure is above the pace."""
+    now, value = pace(case), case.symptom.value
+    return case.limit * min(1.0, now / value.value) if now and value is not None and case.limit else None
+
+
 def batch_in_limit(case: Case) -> float | None:
-    """The largest batch whose steps keep this symptom's limit, given how far its figure is above the pace. 0: none."""
-    unloaded, now, value, more = case.past.unloaded_pace, pace(case), case.symptom.value, slope(case)
-    if not now or value is None or not case.limit or not more:
+    """The largest batch whose steps keep this symptom's limit; 0: none. Only where the unloaded pace is known."""
+    unloaded, allowed, more = case.past.unloaded_pace, allowed_pace(case), slope(case)
+    if unloaded is None or allowed is None or not more:
         return None
-    allowed = case.limit * min(1.0, now / value.value)
-    if unloaded is not None:
-        return 0.0 if allowed < unloaded else 2 + (allowed - unloaded) / more
-    return max(0.0, batch(case.view) - (now - allowed) / more)
+    return 0.0 if allowed < unloaded else 2 + (allowed - unloaded) / more
 
 
 def pace_limit(view: WindowView) -> float | None:
