@@ -96,7 +96,7 @@ CONTRADICTIONS: tuple[tuple[str, str, Callable[[Shown], bool]], ...] = (
      lambda one: not one.proves("decode_batch", "decode_batch_cliff", "decode_preemption", "queue_kv_cache")),
     (r"--max-num-batched-tokens (\d+) \(", "vLLM does not start with so few", lambda one: one.value < 256),
     (r"--max-num-batched-tokens (?:\d+ \(|down)", "prompts hold nobody up",
-     lambda one: not one.proves("decode_interference", "prefill_blocking")),
+     lambda one: one.cause.verdict not in ("decode_interference", "prefill_blocking")),
     (r"--max-num-batched-tokens (?:\d+$|up)", "streams stall", lambda one: one.proves("decode_interference")),
     (r"--long-prefill-token-threshold (\d+)", "fewer than a block", lambda one: one.value < 16),
     (r"shed load|add (?:a|\d+) replica", "the queue is gone", nothing_waits),

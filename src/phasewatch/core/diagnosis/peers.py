@@ -128,7 +128,7 @@ def _apart(
     """Slowness at equal traffic first, then uneven queues, then uneven work."""
     slow = _slow(working, thresholds)
     if slow and (len(working) == 2 or len(slow) < len(working) / 2):
-        return _outlier(slow, len(working))
+        return _outlier(slow, working)
     free = [one for one in peers if one.waiting_max == 0 and not one.felt and one.verdict in ("healthy", None)]
     queues = [one for one in peers if one.queued and one.verdict in _TROUBLE_OF_QUEUES]
     if not queues:
@@ -208,10 +208,10 @@ def _near(load: Floats, at: int) -> Flags:
     return near
 
 
-def _outlier(slow: Mapping[Peer, tuple[str, float, float]], engines: int) -> Cause:
+def _outlier(slow: Mapping[Peer, tuple[str, float, float]], working: Sequence[Peer]) -> Cause:
     worst = max(slow, key=lambda one: slow[one][1] / slow[one][2])
     what, value, usual = slow[worst]
-    pair = engines == 2
+    pair = len(working) == 2
     finding = Finding(
         min(1.0, 1 - usual / value),
         {
@@ -224,7 +224,9 @@ def _outlier(slow: Mapping[Peer, tuple[str, float, float]], engines: int) -> Cau
         replica_outlier.summary(worst.label, _WHAT[what], value, usual, pair=pair),
         replica_outlier.REFUTED_BY,
     )
-    return replica_outlier.CAUSE.cause("peers", finding, _confidence(pair, len(slow)), case=None, missing=())
+    cause = replica_outlier.CAUSE.cause("peers", finding, _confidence(pair, len(slow)), case=None, missing=())
+    peers_queue = any(one.queued for one in working if one not in slow)
+    return replace(cause, remedies=replica_outlier.remedies(peers_queue=peers_queue))
 
 
 def _imbalance(

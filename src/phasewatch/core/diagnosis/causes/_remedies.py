@@ -154,7 +154,8 @@ def _more_seqs(case: Case) -> Proposal | None:
     """Doubled as often as it takes for those who wait, while the KV cache holds them and no ITL objective breaks."""
     view = case.view
     most = round(max((page.get("running", 0.0) for page in view.queue_pages), default=0.0))
-    if most < 1:
+    usage = view.window.gauges["kv_usage"].max
+    if most < 1 or view.preemptions or usage >= view.thresholds.kv_full_ratio:
         return None
     both, holds = demand(view), kv_holds(view)
     waiting = [page.get("waiting_capacity", page.get("waiting", 0.0)) for page in view.queue_pages]
@@ -172,7 +173,7 @@ def _more_seqs(case: Case) -> Proposal | None:
     if value < view.thresholds.alike_ratio * most:
         return None
     then, now, limit = step_seconds(case, value), pace(case), pace_limit(view)
-    room = f"the KV cache is {percent(view.window.gauges['kv_usage'].max)} used"
+    room = f"the KV cache is {percent(usage)} used"
     if holds is not None:
         room += f" and holds about {number(int(holds))} such requests"
     takes, grows = "", "TTFT improves, ITL grows with the batch (its pace there is not known: watch it)"
@@ -313,18 +314,24 @@ def _larger_budget(case: Case) -> Proposal | None:
 
 
 def _shorter_prompts(case: Case) -> Proposal | None:
-    """As many tokens as the TTFT limit leaves time for; at a queue, as arrive in the time that they take."""
+    """As many tokens as the TTFT limit leaves time for; at a queue, as are computed now among those who arrive."""
     view, token, limit = case.view, token_seconds(case), wait_limit(case.view.limits)
-    now, arrive = view.numbers.tokens.computed_prompt_mean, view.numbers.queue.arrivals_per_second
-    time, why = (None, "") if limit is None else (limit.warning, f"within {seconds(limit.warning)}, the TTFT limit")
-    if view.queued:
-        time, why = (1 / arrive if arrive else None), f"a second; {number(arrive)} requests/s arrive"
-    if token is None or now is None or time is None or time / token >= now:
+    now, both = view.numbers.tokens.computed_prompt_mean, demand(case.view)
+    if now is None:
         return AS_WRITTEN
-    tokens = 1 / token if view.queued else time / token
+    if view.queued:
+        if both is None:
+            return AS_WRITTEN
+        arrive, served = both
+        most, why = now * served / arrive, f"a second; {number(arrive)} requests/s arrive"
+        tokens = now * served
+    elif token is None or limit is None or limit.warning / token >= now:
+        return AS_WRITTEN
+    else:
+        most = tokens = limit.warning / token
+        why = f"within {seconds(limit.warning)}, the TTFT limit"
     return Proposal(
-        f"send shorter prompts: at most about {number(round(time / token))} computed tokens a request"
-        f" ({number(round(now))} now)",
+        f"send shorter prompts: at most about {number(round(most))} computed tokens a request ({number(round(now))} now)",
         f"{number(round(tokens))} prompt tokens are computed {why}",
         effect="cures",
     )

@@ -21,7 +21,7 @@ CAUSE = CauseRow(
     liveness=True,
     look="**Queue, batch and KV cache**: flat lines while requests are in progress; then the log.",
     watch="steps that stop again; then keep a stack trace (py-spy dump) before a restart",
-    remedies=(PROBE, TAKE_OUT, RESTART),
+    remedies=(TAKE_OUT, PROBE, RESTART),
 )
 # fmt: on
 
