@@ -331,7 +331,8 @@ def _shorter_prompts(case: Case) -> Proposal | None:
         most = tokens = limit.warning / token
         why = f"within {seconds(limit.warning)}, the TTFT limit"
     return Proposal(
-        f"send shorter prompts: at most about {number(round(most))} computed tokens a request ({number(round(now))} now)",
+        f"send shorter prompts: at most about {number(round(most))} computed tokens a request"
+        f" ({number(round(now))} now)",
         f"{number(round(tokens))} prompt tokens are computed {why}",
         effect="cures",
     )
