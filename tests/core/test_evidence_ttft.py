@@ -151,3 +151,34 @@ def test_first_tokens_of_others_than_those_that_finish_leave_the_rest_unexplaine
     assert report.numbers is not None
     assert report.numbers.phases.frontend.mean_seconds is None
     assert answer(report) == "unknown"
+
+
+# --- evictions that are not counted yet ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [2.0, 10.0])
+@pytest.mark.parametrize(
+    ("running", "finished", "kv", "answer"),
+    [
+        (7, 0, 0.9, "queue_kv_cache"),  # one went back to the queue, and an eighth would not fit
+        (7, 1, 0.9, "queue_batch_limit"),  # one finished: who waits has come meanwhile
+        (7, 0, 0.3, "queue_batch_limit"),  # with room for all: clients left, others came
+        (8, 0, 0.9, "queue_batch_limit"),  # nobody left the batch
+    ],
+)
+def test_who_was_evicted_waits_for_blocks_before_that_is_counted(
+    interval: float, running: int, finished: int, kv: float, answer: str
+) -> None:
+    server = Server()
+    engine, scene = server.engine, Scene(server, interval=interval)
+
+    def streams(gap: float = 0.05) -> None:
+        engine.tokens(gap, round(8 * interval / gap), batch=8)
+
+    scene.after(60, lambda: (engine.set(running=8, waiting=0, kv=0.85), streams()))
+    engine.finishes(finished)
+    engine.first_tokens(0.1, finished)
+    engine.set(running=running, waiting=3, kv=kv)
+    found = blamed(scene.after(20, streams))
+    assert answer in found
+    assert not found & ({"queue_kv_cache", "queue_batch_limit"} - {answer})

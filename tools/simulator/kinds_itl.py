@@ -122,7 +122,7 @@ def decode_preemption(random: Random) -> Incident:
     base = replace(base, prompt=prompt, output=output)
     onset = draw_onset(random)
     streams = replace(streams_of(base, clients, output, onset, prompt=prompt), output=Length(output, 0.05))
-    quiet = replace(base.light(end=onset), rate=base.rate(1.0), output=Length(output / 4))
+    quiet = replace(base.light(end=onset), rate=base.rate(1.0, output=output / 4), output=Length(output / 4))
     limits = base.objectives() | {"itl_stall": 1.0}
     return Incident(
         base,

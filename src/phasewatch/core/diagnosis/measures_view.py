@@ -283,10 +283,25 @@ class WindowView:
         known = [short for short in (self._kv_short_soon(page, most) for page in self.queue_pages) if short is not None]
         if not known:
             return None
-        if self.preemptions or sum(known) / len(known) > self.thresholds.most_scrapes:
+        if self.preemptions or self.evicting or sum(known) / len(known) > self.thresholds.most_scrapes:
             return True
         slots_free = self.at_ceiling is not None and self.at_ceiling < self.thresholds.at_ceiling
         return not self.kv_capacity_known and any(known) and slots_free
+
+    @cached_property
+    def evicting(self) -> bool:
+        """Whether running requests went back to the queue. vLLM counts a preemption with the request's next token only,
+        but none leaves the batch else than by finishing: fewer run than did, less those that finished, as many more
+        wait, and one more like those that run would not fit."""
+        return any(map(self._evicts, self.window.steps))
+
+    def _evicts(self, step: Step) -> bool:
+        name, before, after = waiting_for_capacity(self.window), step.before, step.after
+        running = after.get("running", 0.0)
+        gone = before.get("running", 0.0) - running - step.increases.get("finished", 0.0)
+        if running <= 0 or gone < 1 or after.get(name, 0.0) - before.get(name, 0.0) < gone:
+            return False
+        return after.get("kv_usage", 0.0) * (running + 1) / running > 1
 
     @cached_property
     def at_ceiling(self) -> float | None:
