@@ -78,6 +78,13 @@ def slope(middle: float) -> float:
     return -k
 
 
+def mean(k: float) -> float:
+    """The mean of the density exp(k t) on [0, 1]."""
+    if abs(k) < 1e-3:
+        return 0.5 + k / 12
+    return 1 / (1 - exp(-k)) - 1 / k if k > 0 else 1 - mean(-k)
+
+
 def solve_symmetric(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> tuple[list[float], float]:
     """Solve a symmetric positive definite system by Cholesky's method; with the log of its determinant."""
     size = len(right)
@@ -151,7 +158,12 @@ def fit(steps: Sequence[Histogram]) -> Fitted | None:
     if not used or all(total is None for total in totals):
         return None
     widths = [(high - low) / sqrt(12) for low, high in limits]
-    middles, spread = _means(rows, totals, limits, widths)
+    even = Fitted(merged, counts, {}, {at: (low + high) / 2 for at, (low, high) in zip(used, limits, strict=True)})
+    prior = [
+        low + (high - low) * mean(_height(even, at, 1) - _height(even, at, -1))
+        for at, (low, high) in zip(used, limits, strict=True)
+    ]
+    middles, spread = _means(rows, totals, limits, widths, prior)
     cells: dict[int, list[_Cell]] = {at: [] for at in used}
     for row, total in zip(rows, totals, strict=True):
         for at, cell in zip(used, _cells(row, total, limits, widths, middles, spread), strict=True):
@@ -183,6 +195,7 @@ def value(fitted: Fitted, q: float) -> float | None:
     rising = monotonic(fitted.merged)
     below = rising[at - 1] if at else 0.0
     rank = min(max(ceil(q * rising[-1]) - 0.5, below), rising[at]) - below
+    rank = fitted.counts[at] * (rank + 1 / 6) / (fitted.counts[at] + 1 / 3)  # the median of what lies there
     return _percentile(fitted.cells[at], fitted.means[at], fitted.shapes[at], edges(fitted.merged, at), rank)
 
 
@@ -191,13 +204,15 @@ def _means(
     totals: Sequence[float | None],
     limits: Sequence[tuple[float, float]],
     widths: Sequence[float],
+    prior: Sequence[float],
 ) -> tuple[list[float], float]:
     """The mean of each bucket, within its limits, and the spread that makes the sums most likely.
+
+    prior: the means before any sum is seen, of the exponential that meets the neighbours at the edges.
 
     A Gaussian model in units of `widths`: location variance 1 - spread, and spread / 2 each for the shared part and
     for an observation's own, so that n observations of a scrape add up with variance spread x (n + n^2) / 2.
     """
-    prior = [(high - low) / log(high / low) if low > 0 else high / 2 for low, high in limits]
     size = len(limits)
     matrix = [[0.0] * size for _ in limits]
     right = [0.0] * size

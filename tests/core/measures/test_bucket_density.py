@@ -71,3 +71,8 @@ def test_many_buckets_at_once_are_each_as_if_alone(buckets: list[tuple[float, fl
     together = shape.shares(*np.array(buckets).T)
     for one, bucket in zip(together.tolist(), buckets, strict=True):
         assert one == pytest.approx(shares(*bucket), rel=1e-9, abs=1e-12)
+
+
+@given(st.floats(0.01, 0.99))
+def test_the_mean_of_an_exponential_density_leads_back_from_its_slope(middle: float) -> None:
+    assert shape.middle(np.array([slope(middle)]))[0] == pytest.approx(middle, abs=1e-6)

@@ -109,6 +109,15 @@ def test_a_millisecond_of_queueing_is_read_from_the_sum_below_the_first_edge() -
     assert found.value == pytest.approx(0.001, rel=0.05)
 
 
+def test_few_in_a_wide_bucket_beside_many_lie_towards_the_many_where_no_sum_tells() -> None:
+    tail = observed([*[0.2] * 200, *[0.24] * 200, 0.26])
+    unknown = Histogram(tail.bounds, tail.counts, None)
+    others = [observed([0.15 + 0.001 * at] * 3) for at in range(9)]
+    assert by_sums([unknown, *others], 1.0) < 0.32
+    alone = Histogram(tail.bounds, observed([0.3]).counts, None)
+    assert by_sums([alone, observed([0.002])], 1.0) > 0.34
+
+
 def test_without_a_sum_the_value_is_interpolated() -> None:
     steps = [Histogram(part.bounds, part.counts, None) for part in (observed([0.3, 0.3]), observed([0.4, 0.9]))]
     assert [by_sums(steps, q) for q in QS] == [by_interpolation(steps, q) for q in QS]

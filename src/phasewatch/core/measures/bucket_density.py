@@ -63,6 +63,14 @@ def height(k: Floats, side: int) -> Floats:
     return np.where(np.abs(k) < 1e-6, 0.0, np.log(size / -np.expm1(-size)) + np.minimum(k, 0.0))
 
 
+def middle(k: Floats) -> Floats:
+    """The mean of the density exp(k t) on [0, 1]: what `slope` is the inverse of."""
+    size = np.maximum(np.abs(k), 1e-3)
+    decay = np.exp(-size)
+    below = np.where(np.abs(k) < 1e-3, 0.5 - np.abs(k) / 12, 1 / size - decay / (1 - decay))
+    return np.where(k > 0, 1 - below, below)
+
+
 def slope(middle: Floats) -> Floats:
     """k of the density exp(k t) on [0, 1] whose mean is `middle`; by Newton's method."""
     middle = np.clip(middle, 1e-3, 1 - 1e-3)
