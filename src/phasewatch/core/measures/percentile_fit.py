@@ -172,7 +172,8 @@ def _means(windows: Windows) -> tuple[Floats, Floats]:
 def _expected(windows: Windows) -> Floats:
     """The mean of each bucket before any sum is seen: of the exponential that meets its neighbours at the edges."""
     sizes = windows.counts.sum(axis=1)
-    at = np.nonzero(sizes)
+    window, bucket = np.nonzero(sizes)
+    at = window, bucket
     even = np.zeros(sizes.shape)
     below, above = (_height(windows, sizes, even, at, side) for side in (-1, 1))
     means = windows.low + windows.width / 2
