@@ -256,15 +256,18 @@ def _step_limit(case: Case) -> float | None:
     return None if limit is None else limit.warning / 2
 
 
-def _smaller_chunk(case: Case, least: float) -> Proposal | None:
-    """The text's value and numbers are put in by who knows the flag. None: no chunk helps; AS_WRITTEN: not known."""
+def _smaller_chunk(case: Case, least: int) -> Proposal | None:
+    """Its change is the value alone. None: no chunk helps; AS_WRITTEN: that is not known. Where not even the least one
+    keeps the limit, that one still shortens steps."""
     most, limit = largest_step(case.view), _step_limit(case)
     if most is not None and most[1] <= least:
         return None  # steps are as small already
     value = None if limit is None else chunk_within(case, limit)
     if value is None or limit is None or most is None:
         return AS_WRITTEN
-    if value < least or value > most[0]:
+    cures = value >= least
+    value = max(value, least)
+    if value > most[0]:
         return None
     full = case.view.longest_prefill_at_least or 0.0
     largest = min(most[1], full / (token_seconds(case) or inf)) if full and most[1] == inf else most[1]
@@ -273,17 +276,17 @@ def _smaller_chunk(case: Case, least: float) -> Proposal | None:
     return Proposal(
         str(value),
         f"a step carries more than {number(most[0])} tokens now; one with {number(value)} prompt tokens takes about"
-        f" {seconds(chunk_seconds(case, value))} (limit {seconds(limit)})",
+        f" {seconds(chunk_seconds(case, value))} ({'' if cures else 'still over the '}limit {seconds(limit)})",
         f"ITL improves, long prompts take about {number(longer)} times as long to compute",
-        "cures",
+        "cures" if cures else "eases",
     )
 
 
 def _smaller_budget(case: Case) -> Proposal | None:
-    found = _smaller_chunk(case, max(_LEAST_BUDGET, case.view.running_max))
+    found = _smaller_chunk(case, max(_LEAST_BUDGET, ceil(case.view.running_max)))
     if found is None or found is AS_WRITTEN:
         return found
-    return replace(found, change=f"--max-num-batched-tokens {found.change} (not below --max-num-seqs)")
+    return replace(found, change=f"--max-num-batched-tokens down to {found.change} (not below --max-num-seqs)")
 
 
 def _prompt_threshold(case: Case) -> Proposal | None:
@@ -306,7 +309,7 @@ def _larger_budget(case: Case) -> Proposal | None:
     if value <= most[1] or gained < view.thresholds.worth_a_restart:
         return None
     return Proposal(
-        f"--max-num-batched-tokens {value}",
+        f"--max-num-batched-tokens up to {value}",
         f"a prompt of {number(prompt)} tokens is computed at most {number(most[1])} a step; with {number(value)} it"
         f" takes {percent(gained)} less time",
         f"TTFT improves, a step takes up to {seconds(chunk_seconds(case, value))}",
@@ -472,7 +475,7 @@ MORE_BATCHED_TOKENS = Advice("--max-num-batched-tokens up", "prompts need fewer 
 SMALLER_BUDGET = Advice("--max-num-batched-tokens down (2048, then 1024)",
     "a smaller prefill chunk holds up running streams, and who arrives, for less", "restart",
     "ITL improves, TTFT of long prompts stays or grows a little", effect="eases",
-    where="steps carry more tokens than the limit leaves time for, and at least 256 fit", proposes=_smaller_budget)
+    where="steps carry more tokens than the limit leaves time for, and more than 256", proposes=_smaller_budget)
 PROMPT_THRESHOLD = Advice("--long-prefill-token-threshold (e.g. a quarter of the budget)",
     "one long prompt may not take the whole step: others are computed beside it", "restart",
     "ITL improves, TTFT of long prompts grows", effect="eases",
