@@ -1,124 +1,117 @@
-"""What an evaluation costs: milliseconds of CPU for an engine and round, without HTTP, parsing and rendering.
+"""What a scrape costs inside phasewatch: milliseconds of CPU in one process, without HTTP and scheduling.
 
-    python -m benchmarks.evaluation [RECORDINGS] [--name NAME ...] [--engines N] [--interval 5s]
+    python -m benchmarks.evaluation [--targets 40] [--rounds 20] [--mixes incidents,healthy] [--profile]
 
-Each recording's pages are taken at the interval and repeated, counters going on where they stood, until the longest
-window is full; then N targets serve them, each round one page more. `pages` is what taking them in costs, `evaluation`
-what the Fleet costs, `percentiles` what reading every percentile of it costs afterwards (as /metrics does).
+The targets are those of benchmarks.fleet_server, scraped every 5 s. `parse` is what reading a page costs, `page` what
+taking it in and judging it costs, `evaluate` a target's part of the Fleet, `metrics` its part of the rendered /metrics.
+`unit` is a piece of Python that is always the same, run in between: the machine is shared, so that only the ratio of
+`all` to it compares between runs. What the engines said is counted behind. --profile shows where the time goes.
 """
 
-import sys
+import cProfile
+import gc
+import pstats
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import chain, pairwise
-from math import ceil
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
-from benchmarks.percentiles import pages, thinned
-from benchmarks.recorded import RECORDINGS, named, opened
-from phasewatch.core.durations import parse_duration
-from phasewatch.core.measures.histogram import increase, merge
-from phasewatch.core.model import Fleet, Page, Snapshot
-from phasewatch.core.settings import FAMILIES, Settings
+from benchmarks.fleet_server import Pages, mixes_in
+from phasewatch.core.pages.exposition import PageReader
+from phasewatch.core.settings import Settings
 from phasewatch.core.watch import Watcher
-from phasewatch.sources.recording import RecordingError
+from phasewatch.service.round import Round
 
-NAMES = ("healthy", "max-num-seqs", "large-batch", "interference", "kv-exhausted", "two-engines")
-MEASURED_ROUNDS = 12
-
-
-def later(snapshot: Snapshot, first: Snapshot, last: Snapshot, seconds: float, laps: int) -> Snapshot:
-    """The snapshot as it would read had what happened between first and last happened `laps` times before it."""
-    counters = {
-        name: value + laps * max(0.0, last.counters.get(name, 0.0) - first.counters.get(name, 0.0))
-        for name, value in snapshot.counters.items()
-    }
-    histograms = {}
-    for name, histogram in snapshot.histograms.items():
-        both = name in first.histograms and name in last.histograms
-        grown = increase(first.histograms[name], last.histograms[name]) if both else None
-        histograms[name] = merge((histogram, *[grown] * laps)) or histogram if grown else histogram
-    return replace(snapshot, at=snapshot.at + laps * seconds, counters=counters, histograms=histograms)
+INTERVAL = 5.0
+WARM_ROUNDS = 14  # then the window that verdicts use is full
+PARTS = ("parse", "page", "evaluate", "metrics")
+UNIT = "unit"
+MOST_LINES = 50
 
 
-def endless(recorded: Sequence[Page], interval: float) -> Iterator[Page]:
-    """The pages again and again, as of one process that goes on."""
-    first, last = recorded[0], recorded[-1]
-    seconds = last.at - first.at + interval
-    laps = 0
-    while True:
-        for page in recorded:
-            engines = {
-                key: later(one, first.engines[key], last.engines[key], seconds, laps)
-                for key, one in page.engines.items()
-            }
-            yield replace(page, at=page.at + laps * seconds, engines=engines)
-        laps += 1
+class Clock:
+    """CPU seconds by what they were spent on, from `begin` on."""
+
+    def __init__(self, profile: cProfile.Profile | None) -> None:
+        self.spent = dict.fromkeys((*PARTS, UNIT), 0.0)
+        self._profile, self._begun = profile, False
+
+    def begin(self) -> None:
+        self.spent = dict.fromkeys(self.spent, 0.0)
+        self._begun = True
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        profile = self._profile if self._begun and what != UNIT else None
+        began = time.process_time()
+        if profile is not None:
+            profile.enable()
+        yield
+        if profile is not None:
+            profile.disable()
+        self.spent[what] += time.process_time() - began
 
 
-def read(fleet: Fleet) -> int:
-    """Reads the value of every percentile there is. How many."""
-    values = [
-        getattr(getattr(numbers, f"{family}_seconds"), name)
-        for windows in chain((one.windows for one in fleet.engines), (one.windows for one in fleet.models))
-        for numbers in windows.values()
-        for family in FAMILIES
-        for name in ("p50", "p90", "p99")
-    ]
-    return len([one.value for one in values if one is not None])
+def unit() -> None:
+    """Dictionaries, tuples, floats, sorting, text: some twenty milliseconds of a quiet machine."""
+    collects = gc.isenabled()
+    gc.disable()
+    for _ in range(12):
+        made = {str(at): (at, at * 1.5) for at in range(3000)}
+        " ".join(f"{name}{value!r}" for name, (_, value) in sorted(made.items(), key=lambda pair: pair[1][1]))
+    if collects:
+        gc.enable()
 
 
-def measured(path: Path, engines: int, interval: float) -> tuple[float, float, float]:
-    """Milliseconds of CPU an engine and round: pages, evaluation, percentiles."""
-    settings = Settings()
-    recorded = list(thinned(pages(opened(path)), interval))
-    if len(recorded) < 2:
-        raise RecordingError(f"{path} has fewer than two pages at this interval")
-    targets = [f"server-{number}" for number in range(ceil(engines / len(recorded[0].engines)))]
-    watcher = Watcher(settings)
-    rounds = int(max(settings.windows) / interval) + 2
-    spent = [0.0, 0.0, 0.0]
-    for number, page in enumerate(endless(recorded, interval)):
-        if number >= rounds + MEASURED_ROUNDS:
-            break
-        times = [time.process_time()]
-        for target in targets:
-            watcher.page(target, page)
-        times.append(time.process_time())
-        fleet = watcher.evaluate(page.at)
-        times.append(time.process_time())
-        if number >= rounds:
-            read(fleet)
-            times.append(time.process_time())
-            spent = [before + b - a for before, (a, b) in zip(spent, pairwise(times), strict=True)]
-    per_engine = MEASURED_ROUNDS * len(targets) * len(recorded[0].engines)
-    pages_ms, evaluation, percentiles = (seconds / per_engine * 1000 for seconds in spent)
-    return pages_ms, evaluation, percentiles
+def measured(mix: str, targets: int, rounds: int, profile: cProfile.Profile | None) -> tuple[Clock, Counter[str]]:
+    """What `rounds` rounds cost, and how often engines said what."""
+    pages, settings = Pages((WARM_ROUNDS + rounds) * INTERVAL, mix), Settings()
+    clock, said = Clock(profile), Counter[str]()
+    watcher, readers = Watcher(settings), [PageReader() for _ in range(targets)]
+    for number in range(WARM_ROUNDS + rounds):
+        if number == WARM_ROUNDS:
+            clock.begin()
+            said.clear()
+        for target, reader in enumerate(readers):
+            at = (number + target / targets) * INTERVAL
+            text = pages.answer(target, pages.started + at).partition(b"\r\n\r\n")[2].decode()
+            with clock.on("parse"):
+                page = reader.read(text, at=at, content_type="text/plain; version=0.0.4; charset=utf-8")
+            with clock.on("page"):
+                watcher.page(f"target-{target}", page)
+        with clock.on(UNIT):
+            unit()
+        with clock.on("evaluate"):
+            fleet = watcher.evaluate((number + 1) * INTERVAL)
+        with clock.on("metrics"):
+            Round(fleet, settings, "1", 1e9).metrics("text/plain; version=0.0.4")
+        said.update(one.verdict or one.state for one in fleet.engines)
+    return clock, said
 
 
 def main(
-    recordings: Annotated[Path, typer.Argument(help="Folder of recordings.")] = RECORDINGS,
-    name: Annotated[list[str] | None, typer.Option(help="Recordings to take; may be given several times.")] = None,
-    engines: Annotated[list[int] | None, typer.Option(help="Sizes of the fleet; may be given several times.")] = None,
-    interval: Annotated[str, typer.Option(help="Between two pages of a target.")] = "5s",
+    targets: Annotated[int, typer.Option(min=1, help="Size of the fleet.")] = 40,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds measured.")] = 20,
+    mixes: Annotated[str, typer.Option(help="What the fleet plays: incidents, healthy.")] = "incidents,healthy",
+    profile: Annotated[bool, typer.Option(help="Show where the time goes; it then takes twice as long.")] = False,
 ) -> None:
-    """Measure what an evaluation of recorded pages costs."""
-    seconds = parse_duration(interval)
-    print(f"milliseconds of CPU for an engine and round, pages every {interval}")
-    print(f"{'recording':<16}{'engines':>8}{'pages':>9}{'evaluation':>12}{'percentiles':>13}{'all':>9}")
-    for one in name or NAMES:
-        for size in engines or (1, 50):
-            spent = measured(named(recordings, one), size, seconds)
-            print(f"{one:<16}{size:>8}{spent[0]:>9.2f}{spent[1]:>12.2f}{spent[2]:>13.2f}{sum(spent):>9.2f}")
+    """What a scrape costs inside phasewatch, without HTTP."""
+    print(f"milliseconds of CPU a scrape, {targets} targets, {rounds} rounds\n")
+    print("mix      ", *(f"{part:>9}" for part in (*PARTS, "all", "unit", "all/unit")), " said")
+    for mix in mixes_in(mixes):
+        taken = cProfile.Profile() if profile else None
+        clock, said = measured(mix, targets, rounds, taken)
+        each = [clock.spent[part] * 1000 / rounds / targets for part in PARTS]
+        one = clock.spent[UNIT] * 1000 / rounds
+        told = ", ".join(f"{what} {count / said.total():.0%}" for what, count in said.most_common())
+        figures = (*each, sum(each), one, sum(each) / one)
+        print(f"{mix:9}", *(f"{value:9.2f}" for value in figures), f" {told}", flush=True)
+        if taken is not None:
+            pstats.Stats(taken).strip_dirs().sort_stats("cumtime").print_stats(MOST_LINES)
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except (OSError, ValueError) as error:
-        print(f"evaluation: {error}", file=sys.stderr)
-        sys.exit(2)
+    typer.run(main)

@@ -1,13 +1,14 @@
 """What watching a fleet costs: phasewatch beside Prometheus on the same pages, in the same run.
 
     python -m benchmarks.fleet [--targets 10,50,200,500] [--intervals 5,10] [--seconds 90] [--warm-up 70]
+                              [--mixes incidents,healthy]
 
 For each interval and number of targets, one after the other (--side-by-side: at the same time): phasewatch as a user
 runs it, `phasewatch serve` with a configuration file, and Debian's Prometheus in both versions, which scrapes the same
 targets and records p50 and p99 of TTFT and ITL and the means of queue, prefill and decode, per target and per model,
 every interval (--rule-windows 1m,5m: over the windows that phasewatch has; the default, 1m, is half of its work).
-benchmarks.fleet_server is the fleet; each contender has one of its own. Measured over --seconds, after --warm-up in
-which windows fill:
+benchmarks.fleet_server is the fleet; each contender has one of its own. In mix `incidents` two of three servers have an
+incident all the time, in mix `healthy` one of ten. Measured over --seconds, after --warm-up in which windows fill:
 
 CPU        seconds of the process, all its threads (/proc/PID/stat), per 1000 scrapes that came to the servers
 server     the same of the fleet's server, which is no part of the contender
@@ -33,6 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import product
 from math import ceil
 from pathlib import Path
 from statistics import fmean, linear_regression, median
@@ -40,6 +42,8 @@ from typing import Annotated, Any
 
 import requests
 import typer
+
+from benchmarks.fleet_server import MIXES, mixes_in
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -76,6 +80,7 @@ class Row:
     """One contender at one size. Seconds, bytes; cpu and server_cpu per scrape; late: (p50, p99)."""
 
     interval: float
+    mix: str
     targets: int
     name: str
     cpu: float
@@ -223,8 +228,8 @@ class Reader(threading.Thread):
 class Fleet:
     """The server process of N targets."""
 
-    def __init__(self, targets: int, seconds: float) -> None:
-        command = [sys.executable, "-m", "benchmarks.fleet_server", str(targets), str(seconds)]
+    def __init__(self, targets: int, seconds: float, mix: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.fleet_server", str(targets), str(seconds), mix]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self.cpu = 0.0
         assert self.process.stdout is not None
@@ -249,13 +254,15 @@ def end(process: "subprocess.Popen[Any]") -> None:
             process.wait()
 
 
-def measure(starts: Sequence[Start], targets: int, interval: float, seconds: float, warm_up: float) -> list[Row]:
+def measure(
+    starts: Sequence[Start], mix: str, targets: int, interval: float, seconds: float, warm_up: float
+) -> list[Row]:
     """One row for each of these contenders, run at the same time."""
     with ExitStack() as stack:
         both: list[tuple[Running, Fleet]] = []
         for start in starts:
             # A minute more than is measured: contenders need a while to start and to end.
-            fleet = Fleet(targets, warm_up + seconds + START_SECONDS)
+            fleet = Fleet(targets, warm_up + seconds + START_SECONDS, mix)
             stack.callback(end, fleet.process)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phasewatch-fleet-")))
             running = start(folder, fleet.ports, interval)
@@ -292,6 +299,7 @@ def measure(starts: Sequence[Start], targets: int, interval: float, seconds: flo
             rows.append(
                 Row(
                     interval,
+                    mix,
                     targets,
                     running.name,
                     running.cpu / len(late),
@@ -309,15 +317,16 @@ def measure(starts: Sequence[Start], targets: int, interval: float, seconds: flo
 
 
 HEAD = (
-    "interval targets  contender          CPU-s/1000  of cheapest  server  memory    lateness p50, p99 (of interval)"
-    "  scraped   /metrics"
+    "interval  mix       targets  contender          CPU-s/1000  of cheapest  server  memory"
+    "    lateness p50, p99 (of interval)  scraped   /metrics"
 )
 
 
 def told(row: Row, cheapest: float) -> str:
     p50, p99 = row.late
     return (
-        f"{row.interval:5g} s {row.targets:8d}  {row.name:18} {row.cpu * 1000:10.2f} {row.cpu / cheapest:11.2f}x"
+        f"{row.interval:6g} s  {row.mix:9} {row.targets:7d}  {row.name:18} {row.cpu * 1000:10.2f}"
+        f" {row.cpu / cheapest:11.2f}x"
         f" {row.server_cpu * 1000:7.2f} {row.memory / 1e6:5.0f} MB {p50 * 1000:8.0f} ms {p99 * 1000:6.0f} ms"
         f" ({p99 / row.interval:6.1%}) {row.scraped:9.1%}"
         f" {row.page_seconds * 1000:5.0f} ms {row.page_bytes / 1000:6.0f} kB"
@@ -326,11 +335,13 @@ def told(row: Row, cheapest: float) -> str:
 
 def slopes(rows: Sequence[Row]) -> Iterator[str]:
     """Memory for each further target, where a contender was measured at several sizes."""
-    keys = dict.fromkeys((row.interval, row.name) for row in rows)
-    for interval, name in keys:
-        points = [(row.targets, row.memory) for row in rows if (row.interval, row.name) == (interval, name)]
+    keys = dict.fromkeys((row.interval, row.mix, row.name) for row in rows)
+    for key in keys:
+        points = [(row.targets, row.memory) for row in rows if (row.interval, row.mix, row.name) == key]
         if len({targets for targets, _ in points}) > 1:
-            yield f"{interval:5g} s {name:18} {linear_regression(*zip(*points, strict=True)).slope / 1e6:6.2f} MB"
+            interval, mix, name = key
+            slope = linear_regression(*zip(*points, strict=True)).slope
+            yield f"{interval:6g} s  {mix:9} {name:18} {slope / 1e6:6.2f} MB"
 
 
 def numbers(text: str) -> list[float]:
@@ -348,6 +359,7 @@ def main(
     intervals: Annotated[str, typer.Option(help="Seconds between two scrapes of a target.")] = "5,10",
     seconds: Annotated[float, typer.Option(min=1, help="Seconds measured.")] = 90,
     warm_up: Annotated[float, typer.Option(min=0, help="Seconds before, in which windows fill.")] = 70,
+    mixes: Annotated[str, typer.Option(help="What the fleet plays: incidents, healthy.")] = ",".join(MIXES),
     rule_windows: Annotated[str, typer.Option(help="Windows of Prometheus' rules.")] = "1m",
     side_by_side: Annotated[bool, typer.Option(help="All contenders at the same time: shorter, less exact.")] = False,
     only: Annotated[str, typer.Option(help="Contenders whose name begins so.")] = "",
@@ -357,17 +369,17 @@ def main(
     chosen = [start for name, start in contenders(rule_windows.split(",")) if name.lower().startswith(only.lower())]
     if not chosen:
         raise typer.BadParameter(f"no contender's name begins with {only!r}", param_hint="--only")
+    played = mixes_in(mixes)
     together = [chosen] if side_by_side else [[start] for start in chosen]
     rows: list[Row] = []
     print(f"{seconds:g} s measured after {warm_up:g} s, rules over {rule_windows}, {os.cpu_count()} shared cores\n")
     print(HEAD, flush=True)
-    for interval in times:
-        for size in sizes:
-            found = [row for starts in together for row in measure(starts, size, interval, seconds, warm_up)]
-            cheapest = min((row.cpu for row in found if row.name != PHASEWATCH), default=found[0].cpu)
-            for row in found:
-                print(told(row, cheapest), flush=True)
-            rows += found
+    for interval, size, mix in product(times, sizes, played):
+        found = [row for starts in together for row in measure(starts, mix, size, interval, seconds, warm_up)]
+        cheapest = min((row.cpu for row in found if row.name != PHASEWATCH), default=found[0].cpu)
+        for row in found:
+            print(told(row, cheapest), flush=True)
+        rows += found
     lines = list(slopes(rows))
     if lines:
         print("\nmemory for each further target", *lines, sep="\n")

@@ -23,12 +23,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def rows(text: str) -> list[tuple[int, str, float]]:
     """(targets, contender, CPU) of each line of the table."""
-    found = re.findall(r"^ +1 s +(\d+) +(phasewatch|Prometheus \S+) +([\d.]+) +[\d.]+x", text, re.MULTILINE)
+    found = re.findall(r"^ +1 s +\w+ +(\d+) +(phasewatch|Prometheus \S+) +([\d.]+) +[\d.]+x", text, re.MULTILINE)
     return [(int(targets), name, float(cpu)) for targets, name, cpu in found]
 
 
 def test_phasewatch_is_measured_at_every_size_and_its_memory_has_a_slope() -> None:
-    ran = run("--targets", "1,3", "--intervals", "1", "--seconds", "3", "--warm-up", "0", "--only", "phase")
+    options = ["--targets", "1,3", "--mixes", "healthy", "--intervals", "1", "--seconds", "3", "--warm-up", "0"]
+    ran = run(*options, "--only", "phase")
     assert ran.returncode == 0, ran.stderr
     assert [(targets, name) for targets, name, _ in rows(ran.stdout)] == [(1, "phasewatch"), (3, "phasewatch")]
     assert all(cpu > 0 for _, _, cpu in rows(ran.stdout))
@@ -37,17 +38,18 @@ def test_phasewatch_is_measured_at_every_size_and_its_memory_has_a_slope() -> No
 
 def test_both_of_debians_prometheus_are_measured() -> None:
     # Prometheus looks for its targets five seconds after its start.
-    options = ["--targets", "2", "--intervals", "1", "--seconds", "5", "--warm-up", "10", "--side-by-side"]
+    options = ["--targets", "2", "--mixes", "incidents", "--intervals", "1", "--seconds", "5", "--warm-up", "10"]
     suites = [suite for suite in SUITES if not Tools(suite).missing]
     if not suites:
         pytest.skip(f"NOT TESTED: {Tools(SUITES[0]).missing}")
-    ran = run(*options, "--only", "prometheus")
+    ran = run(*options, "--side-by-side", "--only", "prometheus")
     assert ran.returncode == 0, ran.stderr
     assert [targets for targets, _, _ in rows(ran.stdout)] == [2] * len(suites)
 
 
-def test_the_server_plays_pages_whose_numbers_move_and_tells_arrivals() -> None:
-    command = [sys.executable, "-m", "benchmarks.fleet_server", "12", "10"]
+@pytest.mark.parametrize("mix", ["incidents", "healthy"])
+def test_the_server_plays_pages_whose_numbers_move_and_tells_arrivals(mix: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.fleet_server", "12", "10", mix]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
         try:
             assert server.stdout is not None
@@ -74,3 +76,9 @@ def test_nonsense_for_the_sizes_is_one_clear_error() -> None:
     ran = run("--targets", "ten")
     assert ran.returncode == 2
     assert "write it like 10,50" in ran.stderr
+
+
+def test_an_unknown_mix_is_one_clear_error() -> None:
+    ran = run("--mixes", "calm")
+    assert ran.returncode == 2
+    assert "is no mix" in ran.stderr
