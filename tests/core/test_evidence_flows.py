@@ -159,11 +159,38 @@ def test_b04_pages_of_several_processes_by_turns_are_named_and_make_no_rate(
             named += 1
             assert report.numbers is None
             assert not fleet.models[0].windows
+            assert (report.state, fleet.targets[0].state) == ("no_engine_metrics",) * 2
             assert "several processes" in report.summary
+            assert "port of its own" in report.summary
             assert "port of its own" in advisory(report, "several_processes")
+            if named > len(order):  # all have answered again
+                assert (report.restarts, fleet.targets[0].restarts, report.events) == (0, 0, ())
             assert [(one.kind, one.present) for one in fleet.targets[0].anomalies] == [("several_processes", True)]
         assert report.restarts < count
     assert named >= 30
+
+
+@pytest.mark.parametrize("interval", PAGE_INTERVALS)
+@pytest.mark.parametrize("process", [True, False])
+def test_b04_turns_take_back_what_looked_like_a_restart_and_nothing_before(interval: float, process: bool) -> None:
+    """A second worker, a minute younger, answers more and more often; the first restarted long before, truly."""
+    first, second = workers(2, 0.0, process=process)
+    scene = Scene(first, interval=interval)
+    first.engine.serves(3000)
+    scene.after(45, lambda: first.engine.set(running=2).serves(round(interval)))
+    first.restart(scene.now)
+    restarted = scene.after(150, lambda: first.engine.set(running=2).serves(round(interval)))
+    second.started = first.started + interval / 2
+    assert (restarted.restarts, [one.kind for one in restarted.events]) == (1, ["restart"])
+    for turn in range(8):
+        scene.servers = (second if turn % 2 == 0 else first,)
+        fleet = scene.round(lambda: first.engine.serves(3))
+    assert "several_processes" in kinds(fleet.engines[0])
+    assert (fleet.engines[0].restarts, fleet.targets[0].restarts) == (1, 1)
+    assert fleet.engines[0].events == restarted.events
+    scene.servers = (first,)
+    alone = scene.after(150, lambda: first.engine.set(running=2).serves(round(interval)))
+    assert (answer(alone), alone.restarts, kinds(alone)) == ("healthy", 1, set())
 
 
 @pytest.mark.parametrize("interval", PAGE_INTERVALS)

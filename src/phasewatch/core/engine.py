@@ -40,7 +40,7 @@ from phasewatch.core.measures.past import Past
 from phasewatch.core.measures.phases import count_of
 from phasewatch.core.measures.processes import Processes
 from phasewatch.core.measures.sanity import Contradiction, consistent
-from phasewatch.core.measures.window import since, step, window
+from phasewatch.core.measures.window import BIRTH_TOLERANCE_SECONDS, since, step, window
 from phasewatch.core.measures.window_arrays import Recent, Rows
 from phasewatch.core.model import (
     COLD_AFTER,
@@ -67,6 +67,10 @@ _SEVERAL_PROCESSES = Contradiction(
     "Scrape each of them on a port of its own; or, for API servers of one vLLM, let them share their metrics"
     " (PROMETHEUS_MULTIPROC_DIR, as --api-server-count sets it).",
     "several_processes",
+)
+_SEVERAL_TEXT = (
+    "On this address several processes answer by turns, each with counts of its own: nothing can be judged. Scrape each"
+    " on a port of its own, or let them share their metrics (PROMETHEUS_MULTIPROC_DIR)."
 )
 _PARTIAL = "The last scrape lacks the engine's metrics; the numbers are from the one before it."
 _SEVERAL_ANSWERS = 2  # one may be of a request that ended just before
@@ -147,14 +151,15 @@ class Engine:
     def limits(self) -> Limits:
         return self.settings.objectives.of(self.key.model_name)
 
-    def page(self, snapshot: Snapshot) -> bool:
-        """One more page is taken in. Whether the engine had begun anew."""
-        change = step(self.last, snapshot)
+    def page(self, snapshot: Snapshot) -> int:
+        """One more page is taken in. How many restarts it adds: less than none where some turn out to be none."""
+        change, taken_back = step(self.last, snapshot), 0
         if self.processes.alternate(self.last, snapshot, self.settings.windows[0], anew=change.restarted):
             self.doubted_until = snapshot.at + self.settings.windows[0]
+            taken_back = self._take_back(snapshot)
         if snapshot.at < self.doubted_until:
             self._first_of_its_process(snapshot)
-            return False
+            return -taken_back
         stall = engine_stall(self.progress, self.settings.thresholds)
         if stall is not None:
             self.stall, self.stall_until = stall, snapshot.at
@@ -177,7 +182,21 @@ class Engine:
         alone = window((change,))
         if alone is not None:
             _count(self.counts, consistent(alone, self.settings.thresholds)[0], self.limits)
-        return change.restarted
+        return int(change.restarted)
+
+    def _take_back(self, snapshot: Snapshot) -> int:
+        """Of several processes the first turn looked like a restart, and a start time or settings that differ like a
+        change. How many restarts were none, now that the one from before answers again."""
+        born, recent = snapshot.gauges.get("start_time"), snapshot.at - self.settings.windows[0]
+        since = min((one.at for one in self.events if _ended(one, born, recent)), default=inf)
+        false = [one for one in self.events if one.at >= since]
+        for one in false:
+            self.events.remove(one)
+        restarts = sum(one.kind == "restart" for one in false)
+        if any(one.kind in COLD_AFTER for one in false):
+            self.fresh, self.first_request_at = False, None
+        self.restarts -= restarts
+        return restarts
 
     def _live(self, happened: Iterable[Event]) -> None:
         for event in happened:
@@ -423,6 +442,8 @@ class Engine:
         if self.last.gauges.get("awake") == 0:
             return "asleep"
         young = self.pages < thresholds.warm_pages or self.last.at - self.born_at < thresholds.warm_seconds
+        if self.last.at < self.doubted_until:
+            return "no_engine_metrics"
         if judged is None or young:
             return "warming_up"
         if clients_left(self.progress) and self.progress.quiet_scrapes >= thresholds.stall_scrapes:
@@ -436,6 +457,8 @@ class Engine:
     def _opinion(self, state: State, view: WindowView | None) -> Opinion:
         thresholds = self.settings.thresholds
         wait_over_before, self.wait_over = self.wait_over, False
+        if self.last.at < self.doubted_until:
+            return replace(Opinion.of_state(state), text=_SEVERAL_TEXT)
         if state == "no_engine_metrics":
             if self.unseen_answers < _SEVERAL_ANSWERS:
                 return Opinion.of_state(state)
@@ -443,8 +466,6 @@ class Engine:
             return replace(Opinion.of_state(state), text=unseen_text(self.unseen_answers, has_worked=has_worked))
         if state == "asleep":
             return Opinion.of_state(state)
-        if self.last.at < self.doubted_until:
-            return replace(Opinion.of_state(state), text=_SEVERAL_PROCESSES.summary)
         stall = engine_stall(self.progress, thresholds)
         if stall is None and view is not None:
             stall = admission_stall(self.progress, thresholds, kv_short=view.kv_short_now)
@@ -534,6 +555,16 @@ class Engine:
         """The verdicts that it proves, the one that leads first."""
         enough = self.settings.thresholds.proven_score
         return [cause.verdict for cause in opinion.causes if cause.score >= enough]
+
+
+def _ended(event: Event, born: float | None, recent: float) -> bool:
+    """Whether a restart ended the process that began at `born`; where pages do not tell, one later than `recent` did:
+    two falls of the counts in so short a time are no two restarts."""
+    if event.kind != "restart":
+        return False
+    if born is None or not isinstance(event.before, float):
+        return event.at >= recent
+    return abs(event.before - born) <= BIRTH_TOLERANCE_SECONDS
 
 
 def _busy(one: Window) -> bool:

@@ -94,14 +94,14 @@ class Watcher:
         before = next((key[0] for key in memory.engines), None)
         memory.engines = {key: engine for key, engine in memory.engines.items() if key in page.engines}
         memory.faults = {key: fault for key, fault in memory.faults.items() if key in page.engines}
-        anew = False
+        restarts = []
         for key, snapshot in page.engines.items():
             engine = memory.engines.get(key)
             if engine is not None:
                 engine.unseen_answers = unseen
             if engine is None or snapshot.at > engine.last.at:
-                anew |= self._take(memory, EngineKey(target, *key), snapshot, before)
-        memory.restarts += anew  # the engines of a page are one server
+                restarts.append(self._take(memory, EngineKey(target, *key), snapshot, before))
+        memory.restarts += max(restarts, key=abs, default=0)  # the engines of a page are one server
         contradictions = (one for engine in memory.engines.values() for one in engine.contradictions)
         odd += (Anomaly(one.kind, 1, one.summary) for one in contradictions)
         memory.anomalies = _counted(memory.anomalies, odd)
@@ -179,16 +179,16 @@ class Watcher:
 
     # --- engines -------------------------------------------------------------------------------------------------
 
-    def _take(self, memory: _Target, key: EngineKey, snapshot: Snapshot, before: str | None) -> bool:
-        """One page of one engine; before: the model that the target served until now. Whether it had begun anew."""
+    def _take(self, memory: _Target, key: EngineKey, snapshot: Snapshot, before: str | None) -> int:
+        """One page of one engine; before: the model that the target served until now. As Engine.page."""
         one = key[1:]
         engine = memory.engines.pop(one, None)  # half of a page is no memory: only back when it is taken in
-        anew = False
+        restarts = 0
 
         def take_in() -> Engine:
-            nonlocal anew
+            nonlocal restarts
             if engine is not None:
-                anew = engine.page(snapshot)
+                restarts = engine.page(snapshot)
                 return engine
             role, replaced = self._roles.get(key.target), before if before != key.model_name else None
             return Engine.at_first_sight(key, self._settings, snapshot, role=role, replaced=replaced)
@@ -203,7 +203,7 @@ class Watcher:
                 self._judge()
         else:
             self._spoilt(memory, one, fault, snapshot.at)
-        return anew and taken is not None
+        return 0 if taken is None else restarts
 
     def _judge(self) -> None:
         """All that is pending, each as of its own page; then the rounds that are over."""
