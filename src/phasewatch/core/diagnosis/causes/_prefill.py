@@ -1,6 +1,8 @@
 """What the causes of a slow prefill have in common: its part of TTFT, and how much of the excess a part explains."""
 
 from phasewatch.core.diagnosis.measures_view import Case
+from phasewatch.core.measures.histogram import count_above
+from phasewatch.core.measures.numbers import failed_handovers
 
 
 def prefill_leads(case: Case) -> float | None:
@@ -25,3 +27,10 @@ def proven_times(case: Case, share: float, times: float | None) -> float:
     if times is None or of_excess(case, share * (1 - 1 / times)) < case.view.thresholds.proven_score:
         return 1.0
     return times
+
+
+def lost_on_the_way(case: Case) -> float:
+    """Of the first tokens over the limit, the share that lost hand-overs made late: no more than were lost."""
+    first, lost = case.view.window.histograms.get("ttft"), failed_handovers(case.view.window)
+    over = 0.0 if first is None else count_above(first, case.limit).interpolated
+    return min(1.0, lost / over) if case.view.from_elsewhere and over > 0 else 0.0

@@ -1,5 +1,6 @@
 """KV blocks computed elsewhere (P/D, offload) come late or not at all; who waits for them does not lack room."""
 
+from phasewatch.core.diagnosis.causes._prefill import lost_on_the_way
 from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case, WindowView
 from phasewatch.core.diagnosis.objectives import HANDOVERS
@@ -108,11 +109,8 @@ def _computing(case: Case) -> Finding | None:
         return None
     lost, first = failed_handovers(view.window), view.window.histograms["ttft"]
     over = count_above(first, case.limit).interpolated
-    if _computes_most(view):
-        of_them = 1.0
-    elif view.from_elsewhere and lost and over > 0:
-        of_them = min(1.0, lost / over)  # no more are slow by it than were lost
-    else:
+    of_them = 1.0 if _computes_most(view) else lost_on_the_way(case)
+    if not of_them:
         return None
     why = f" {number(lost)} hand-overs failed." if lost else ""
     return Finding(

@@ -1,6 +1,6 @@
 """First tokens are slow because their own prompts take long to compute."""
 
-from phasewatch.core.diagnosis.causes._prefill import prefill_leads, proven_times
+from phasewatch.core.diagnosis.causes._prefill import lost_on_the_way, prefill_leads, proven_times
 from phasewatch.core.diagnosis.causes._remedies import MORE_BATCHED_TOKENS, SAME_PREFIXES, SHORTER_PROMPTS
 from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case
@@ -21,8 +21,11 @@ def long_prompts(case: Case) -> Finding | None:
         proven_times(case, share, case.prefill_times_slower),
         proven_times(case, share, case.misses_times_more),
     )
+    # Nor what another engine computed, and lost hand-overs have computed again.
+    lost = share * lost_on_the_way(case)
+    again = lost if lost >= view.thresholds.proven_score else 0.0
     return Finding(
-        share / slower / missed,
+        (share - again) / slower / missed,
         known(
             prefill_seconds=parts.by_phase["prefill"],
             prefill_mean_seconds=mean_of(view.window, "prefill"),
