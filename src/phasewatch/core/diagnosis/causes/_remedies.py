@@ -214,9 +214,9 @@ def _fewer_seqs(case: Case) -> Proposal | None:
     capped, run = _capped(case), f"{number(round(batch(case.view)))} requests share a step now"
     if capped is None:
         most = _at_most_in_proportion(case)
-        return AS_WRITTEN if not most else Proposal(f"--max-num-seqs below {most}", run)
+        return AS_WRITTEN if not most else Proposal(f"--max-num-seqs down below {most}", run)
     size, then = capped
-    return Proposal(f"--max-num-seqs {size}", run, then) if size else None
+    return Proposal(f"--max-num-seqs down to {size}", run, then) if size else None
 
 
 def _cap_at_gateway(case: Case) -> Proposal | None:
@@ -237,9 +237,9 @@ def _seqs_that_fit(case: Case) -> Proposal | None:
     if size < 1:
         return None
     return Proposal(
-        f"--max-num-seqs {size}", f"{number(most)} run at a time, and the KV cache holds about {number(int(holds))} of"
-        " them at their full length"
-    )  # fmt: skip
+        f"--max-num-seqs down to {size}",
+        f"{number(most)} run at a time, and the KV cache holds about {number(int(holds))} of them at their full length",
+    )
 
 
 # --- tokens a step ---------------------------------------------------------------------------------------------------

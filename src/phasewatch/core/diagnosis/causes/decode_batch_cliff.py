@@ -37,7 +37,7 @@ def _decode_batch_cliff(case: Case) -> Finding | None:
 def _at_last_good(change: str) -> Callable[[Case], Proposal | None]:
     def proposes(case: Case) -> Proposal | None:
         cliff = case.past.cliff
-        return None if cliff is None else Proposal(change.format(number(int(cliff.good_batch))))
+        return None if cliff is None else Proposal(change.format(number(round(cliff.good_batch))))
 
     return proposes
 
@@ -47,20 +47,20 @@ def _capture(case: Case) -> Proposal | None:
     return None if cliff is None else Proposal(
         "--compilation-config '{\"cudagraph_capture_sizes\": [...]}' with sizes up to"
         f" {number(ceil(case.view.running_max))}",
-        f"steps above {number(int(cliff.good_batch))} requests then run from captured graphs as well",
+        f"steps above {number(round(cliff.good_batch))} requests then run from captured graphs as well",
     )  # fmt: skip
 
 
 def _replicas(case: Case) -> Proposal | None:
     cliff = case.past.cliff
     return None if cliff is None else replicas(
-        case.view.running_max / int(cliff.good_batch),
-        f"{number(int(cliff.good_batch))} requests at a time are fast, and {number(case.view.running_max)} run",
+        case.view.running_max / round(cliff.good_batch),
+        f"{number(round(cliff.good_batch))} requests at a time are fast, and {number(case.view.running_max)} run",
     )  # fmt: skip
 
 
 _cap = _at_last_good("cap concurrency at the gateway: {} requests at a time")
-_fewer = _at_last_good("--max-num-seqs {}")
+_fewer = _at_last_good("--max-num-seqs at the last good batch: {}")
 
 
 # fmt: off
