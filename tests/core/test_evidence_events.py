@@ -32,7 +32,7 @@ def test_events_of_a_life_stand_in_the_report_with_what_changed() -> None:
     assert [one.kind for one in scene.after(10).events][3:] == ["wake_up"]
 
 
-# --- KV hand-overs ------------------------------------------------------------------------------------------------
+# --- KV transfers ------------------------------------------------------------------------------------------------
 
 
 def handing_over(server: Richer, family: str, lost: int, transfers: int = 20) -> None:
@@ -44,7 +44,7 @@ def handing_over(server: Richer, family: str, lost: int, transfers: int = 20) ->
     "family",
     [
         "nixl_num_failed_transfers_total", "nixl_num_failed_notifications_total", "nixl_num_kv_expired_reqs_total",
-        "mooncake_num_failed_recvs_total", "kv_load_failures_total",
+        "mooncake_num_failed_recvs_total", "hf3fs_num_failed_load_total",
     ],
 )  # fmt: skip
 def test_failing_hand_overs_are_a_symptom_of_their_own_though_latencies_are_fine(family: str) -> None:
@@ -53,7 +53,7 @@ def test_failing_hand_overs_are_a_symptom_of_their_own_though_latencies_are_fine
     assert answer(scene.after(60, lambda: handing_over(server, family, 0))) == "healthy"
     report = scene.after(60, lambda: handing_over(server, family, 2))
     assert answer(report) == "kv_transfer"
-    assert [one.objective for one in report.symptoms] == ["kv_handovers_failing"]
+    assert [one.objective for one in report.symptoms] == ["kv_transfers_failing"]
     assert "12 " in report.summary
     leases = "lease" in advice(report)
     assert leases == ("expired" in family)
@@ -316,7 +316,7 @@ def test_a_block_longer_than_the_prompts_can_have_no_hit(size: int) -> None:
 
 
 def test_prompts_whose_blocks_were_lost_on_the_way_explain_as_many_slow_first_tokens() -> None:
-    """Twenty prompts an interval come from elsewhere; of six computed here, as many as hand-overs were lost."""
+    """Twenty prompts an interval come from elsewhere; of six computed here, as many as transfers were lost."""
     for lost, verdict in ((6, "kv_transfer"), (4, "kv_transfer"), (2, "prefill_long_prompts")):
         server = Richer()
         scene = Scene(server, objectives=["ttft_p90=2.5s"])

@@ -323,7 +323,7 @@ def kv_handovers(random: Random) -> Incident:
         base,
         (flow,),
         "ttft_p99",
-        "KV hand-overs fail",
+        "KV transfers fail",
         ("kv_transfer",),
         onset,
         settle=20.0,

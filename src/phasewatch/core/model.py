@@ -345,7 +345,7 @@ class ObjectiveResult:
 @dataclass(frozen=True, slots=True)
 class Symptom:
     """What users feel. objective: its name, or expected_wait, unanswered, still_running, progress, requests_failing,
-    gave_up, kv_handovers_failing.
+    gave_up, kv_transfers_failing.
 
     value: what was measured against the limit; surely: whatever the bucket hides, the limit is missed.
     """

@@ -400,11 +400,11 @@ class WindowView:
         """Seconds in gaps over a limit that steps of prompts can have made, at most: by their tokens, at the seconds
         that a computed token takes. inf where that is unknown, or where steps cannot be counted and some prompt is long
         enough."""
-        computed, rho = computed_prompt_tokens(self.window), self.numbers.prefill_time_ratio
-        rho = prefill_time_ratio_at_most(self.window) if rho is None else rho
-        if computed is None or rho is None or self.itl is None:
+        computed, prefill_ratio = computed_prompt_tokens(self.window), self.numbers.prefill_time_ratio
+        prefill_ratio = prefill_time_ratio_at_most(self.window) if prefill_ratio is None else prefill_ratio
+        if computed is None or prefill_ratio is None or self.itl is None:
             return inf
-        each = rho * self.window.seconds / computed if computed else 0.0
+        each = prefill_ratio * self.window.seconds / computed if computed else 0.0
         typical = without_slowest(self.itl, self.itl.count / 2)
         # What a prompt takes beyond a step that would have come anyway; in the typical interval, for a pause in the
         # middle of a prefill is not the prompt's.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.measures.histogram import Above, bucket_sum, count_above, in_buckets
-from phasewatch.core.measures.numbers import failed_handovers, failures
+from phasewatch.core.measures.numbers import failed_transfers, failures
 from phasewatch.core.measures.past import PastView
 from phasewatch.core.measures.phases import count_of, pace_without_prefill
 from phasewatch.core.measures.quantile import PERCENTILES
@@ -28,7 +28,7 @@ from phasewatch.core.settings import FAMILIES, Limit, Limits, Thresholds
 _FELT_AS = {
     "expected_wait": "ttft", "gave_up": "ttft", "unanswered": "ttft", "own_past": "itl", "still_running": "e2e"
 }  # fmt: skip
-HANDOVERS = "kv_handovers_failing"
+HANDOVERS = "kv_transfers_failing"
 _ENOUGH_GAPS = 100  # for a mean to be compared: a hundred gaps are a few answers
 _QS = dict(PERCENTILES)
 _STALL = "itl_stall"
@@ -332,7 +332,7 @@ def other_symptoms(
     window: Window, numbers: Numbers, limits: Limits, thresholds: Thresholds, *, wait_over_before: bool
 ) -> Mapping[Symptom, float]:
     """Symptoms that are no objective, each with value / limit: expected_wait (at two successive pages),
-    kv_handovers_failing, requests_failing, gave_up (before the first token)."""
+    kv_transfers_failing, requests_failing, gave_up (before the first token)."""
     found: dict[Symptom, float] = {}
     wait, limit = numbers.queue.expected_wait_seconds, wait_limit(limits)
     if wait is not None and limit is not None and wait > limit.warning and wait_over_before:
@@ -342,7 +342,7 @@ def other_symptoms(
             wait / limit.warning
         )
     requests = max(window.increases.get("http_finishes", 0.0), window.increases.get("finished", 0.0))
-    failed, lost = failures(window) or 0.0, failed_handovers(window)
+    failed, lost = failures(window) or 0.0, failed_transfers(window)
     handed_over = max(count_of(window, "kv_transfer") + lost, count_of(window, "ttft"))
     gave_up = (numbers.queue.gave_up_before_first_token_ratio or 0.0) * window.increases.get("http_finishes", 0.0)
     for name, count, whole in (

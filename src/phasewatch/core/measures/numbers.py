@@ -241,8 +241,8 @@ def failures(window: Window) -> float | None:
     return max(increases.get("http_5xx", 0.0), increases.get("finished_error", 0.0) + increases.get("rejections", 0.0))
 
 
-def failed_handovers(window: Window) -> float:
-    """KV hand-overs between engines that failed, or whose blocks were not collected in time."""
+def failed_transfers(window: Window) -> float:
+    """KV transfers between engines that failed, or whose blocks were not collected in time."""
     names = ("kv_failed_transfers", "kv_failed_notifications", "kv_failed_loads", "kv_expired")
     return sum(window.increases.get(name, 0.0) for name in names)
 

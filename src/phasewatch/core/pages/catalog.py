@@ -166,8 +166,6 @@ CATALOG: tuple[Signal, ...] = (
     _counter(
         "kv_failed_loads",
         "events",
-        "kv_load_failures_total",
-        "kv_load_failure_total",
         "mooncake_num_failed_recvs_total",
         "hf3fs_num_failed_load_total",
     ),

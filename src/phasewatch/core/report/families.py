@@ -12,9 +12,9 @@ from functools import cache, lru_cache
 from math import inf
 from typing import Any, TypeVar
 
-from prometheus_client import utils
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
 
 from phasewatch.core.durations import format_duration
 from phasewatch.core.model import EngineReport, Fleet
@@ -56,7 +56,7 @@ UNITS: tuple[str, ...] = ("seconds", "ratio")
 _CURRENT = frozenset({"serving", "idle", "warming_up", "asleep"})
 _LARGEST = 1e9
 
-_in_go: Callable[[float], str] = utils.floatToGoString
+_in_go: Callable[[float], str] = floatToGoString
 PLAIN = 1e6  # from here on Go writes an exponent where Python does not
 
 ENGINE_TABLES: tuple[SeriesRow[Any], ...] = (*STATE_ROWS, *WINDOW_ROWS, *NOW_ROWS, *VERDICT_ROWS, *ENGINE_ROWS)

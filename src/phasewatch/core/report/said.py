@@ -17,7 +17,7 @@ SHARES: Mapping[str, str] = {
     "itl_stall": " of the streaming time in gaps",
     "requests_failing": " of the requests",
     "gave_up": " of them",
-    "kv_handovers_failing": " of the KV hand-overs",
+    "kv_transfers_failing": " of the KV transfers",
 }
 # What happened to an engine; the document has before and after as they are.
 _EVENTS: Mapping[EventKind, str] = {

@@ -6,7 +6,7 @@ from phasewatch.core.diagnosis.measures_view import Case, WindowView
 from phasewatch.core.diagnosis.objectives import HANDOVERS
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.measures.histogram import count_above
-from phasewatch.core.measures.numbers import failed_handovers
+from phasewatch.core.measures.numbers import failed_transfers
 from phasewatch.core.measures.phases import mean_of
 
 # By signal: what failed, in words.
@@ -69,10 +69,10 @@ def _handovers(case: Case) -> Finding:
     return Finding(
         1.0,
         known(**failed, failed_share=share, transfer_mean_seconds=view.transfer_seconds),
-        f"KV hand-overs between prefill and decode fail ({percent(share)}): "
+        f"KV transfers between prefill and decode fail ({percent(share)}): "
         + ", ".join(f"{number(count)} {_FAILED[name]}" for name, count in failed.items())
         + ". Those prompts are computed again, or fail.",
-        "counters of failed and expired hand-overs that stand still.",
+        "counters of failed and expired transfers that stand still.",
         easing=not any(last.get(name) for name in failed),
     )
 
@@ -107,18 +107,18 @@ def _computing(case: Case) -> Finding | None:
     share = parts.share("prefill")
     if share is None or not parts.largest("prefill") or not part:
         return None
-    lost, first = failed_handovers(view.window), view.window.histograms["ttft"]
+    lost, first = failed_transfers(view.window), view.window.histograms["ttft"]
     over = count_above(first, case.limit).interpolated
     of_them = 1.0 if _computes_most(view) else lost_on_the_way(case)
     if not of_them:
         return None
-    why = f" {number(lost)} hand-overs failed." if lost else ""
+    why = f" {number(lost)} transfers failed." if lost else ""
     return Finding(
         share * of_them,
         known(
             computed_prompt_share=part,
             prefill_seconds=parts.by_phase["prefill"],
-            failed_handovers=lost,
+            failed_transfers=lost,
             first_tokens_over_limit=over,
         ),
         f"{percent(part)} of the prompt tokens are computed here, though another engine should have computed them:"
@@ -135,14 +135,14 @@ CAUSE = CauseRow(
     look="Deferred requests in **Queue, batch and KV cache**; the interconnect.",
     rule=_kv_transfer,
     families=(*TTFT, HANDOVERS),
-    watch="the counters of failed and expired hand-overs",
+    watch="the counters of failed and expired transfers",
     remedies=(
         Advice("check the connector on both sides: roles, engine ids, and that the router passes on kv_transfer_params",
             "without them the decode side does not know that the blocks exist, and computes the prompt", "now",
             "decode streams no longer share steps with those prompts",
             where="an engine that should get its prompts computes most of them", fits=_computes_most),
         Advice("check the network between prefill and decode (UCX_TLS, RDMA, the NIC of each side, firewalls)",
-            "hand-overs fail there", "now", "ITL does not change", where="hand-overs fail",
+            "transfers fail there", "now", "ITL does not change", where="transfers fail",
             fits=_failing),
         Advice("find out why decode engines collect late (overloaded, down), and give them room",
             "a prompt's blocks wait on the prefill side until its lease ends", "now",
