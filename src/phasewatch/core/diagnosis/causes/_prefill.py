@@ -2,7 +2,7 @@
 
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.measures.histogram import count_above
-from phasewatch.core.measures.numbers import failed_handovers
+from phasewatch.core.measures.numbers import failed_transfers
 
 
 def prefill_leads(case: Case) -> float | None:
@@ -30,7 +30,7 @@ def proven_times(case: Case, share: float, times: float | None) -> float:
 
 
 def lost_on_the_way(case: Case) -> float:
-    """Of the first tokens over the limit, the share that lost hand-overs made late: no more than were lost."""
-    first, lost = case.view.window.histograms.get("ttft"), failed_handovers(case.view.window)
+    """Of the first tokens over the limit, the share that lost transfers made late: no more than were lost."""
+    first, lost = case.view.window.histograms.get("ttft"), failed_transfers(case.view.window)
     over = 0.0 if first is None else count_above(first, case.limit).interpolated
     return min(1.0, lost / over) if case.view.from_elsewhere and over > 0 else 0.0

@@ -21,7 +21,7 @@ def long_prompts(case: Case) -> Finding | None:
         proven_times(case, share, case.prefill_times_slower),
         proven_times(case, share, case.misses_times_more),
     )
-    # Nor what another engine computed, and lost hand-overs have computed again.
+    # Nor what another engine computed, and lost transfers have computed again.
     lost = share * lost_on_the_way(case)
     again = lost if lost >= view.thresholds.proven_score else 0.0
     return Finding(
