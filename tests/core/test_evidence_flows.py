@@ -248,15 +248,31 @@ def test_c26_an_idle_engine_with_many_open_connections_wants_a_probe(interval: f
     server = Server()
     scene = Scene(server, interval=interval)
     scene.after(60)
-    server.fds = many
     scene.after(120, lambda: server.engine.set(running=8).serves(8))
     server.engine.set(running=0)
+    scene.after(2 * interval)
+    server.fds = many
     report = scene.after(180)
     if report.verdict is None:
         assert report.state == "idle"
         assert "open_connections" in kinds(report)
     assert report.wants_a_look
     assert "one request" in said(report)
+
+
+@pytest.mark.parametrize("interval", PAGE_INTERVALS)
+@pytest.mark.parametrize("before", [28.0, 70.0])
+def test_c26_a_pool_that_stands_since_the_last_step_is_a_quiet_night(interval: float, before: float) -> None:
+    """It was there all along, or was opened while requests came."""
+    server = Server()
+    scene = Scene(server, interval=interval)
+    server.fds = before
+    scene.after(60)
+    server.fds = 70
+    scene.after(120, lambda: server.engine.set(running=8).serves(8))
+    server.engine.set(running=0)
+    report = scene.after(180)
+    assert (answer(report), kinds(report), report.wants_a_look) == ("idle", set(), False)
 
 
 @pytest.mark.parametrize("interval", PAGE_INTERVALS)

@@ -124,7 +124,7 @@ class Engine:
     longer: dict[float, tuple[Window, Numbers]] | None = None
     doubted_until: float = -inf  # pages may be of several processes
     unseen_answers: float = 0.0  # HTTP answers of its server since any of its engines moved
-    connections_at_rest: float | None = None  # the fewest open files since its start
+    fewest_files: float | None = None  # that were open since its last step
     replaced: str | None = None  # the model that this target served before
 
     @classmethod
@@ -165,7 +165,7 @@ class Engine:
             self.stall, self.stall_until = stall, snapshot.at
         self.progress = advance(self.progress, change, snapshot, self.settings.thresholds)
         change_from, self.last = self.last, snapshot
-        self._rest(anew=change.restarted)
+        self._files()
         self.steps.append(change)
         if change.restarted:
             self.restarts, self.born_at, self.pages = self.restarts + 1, snapshot.at, 0
@@ -224,14 +224,10 @@ class Engine:
         self.recent.clear()
         self.older = History()
 
-    def _rest(self, *, anew: bool) -> None:
-        files = self.last.gauges.get("open_fds")
-        if anew:
-            self.connections_at_rest = None
+    def _files(self) -> None:
+        files, stepped = self.last.gauges.get("open_fds"), self.progress.quiet_scrapes == 0
         if files is not None:
-            self.connections_at_rest = min(
-                files, files if self.connections_at_rest is None else self.connections_at_rest
-            )
+            self.fewest_files = files if stepped or self.fewest_files is None else min(files, self.fewest_files)
 
     def measure(self) -> None:
         """The window that verdicts use, as of the page just taken in."""
@@ -498,7 +494,7 @@ class Engine:
                     "Check that no two servers share the port.",
                 )
             )
-        waiting = connections_open(self.judged, self.connections_at_rest, self.settings.thresholds)
+        waiting = connections_open(self.judged, self.fewest_files, self.settings.thresholds)
         if state == "idle" and waiting is not None:
             own.append(waiting)
         if self._warming_up_shows():

@@ -52,12 +52,13 @@ class Peers:
     held: Held = field(default_factory=lambda: Held("together"))
     cause: Cause | None = None
     notes: Mapping[EngineKey, Advisory] = field(default_factory=dict)
+    pooled: bool = False
     fault: Fault | None = None
 
     def form(self, peers: Sequence[Peer], thresholds: Thresholds) -> None:
         """One more opinion, at the time of the round's last page."""
         compared = compare(peers, thresholds)
-        found, self.notes = compared.apart, compared.notes
+        found, self.notes, self.pooled = compared.apart, compared.notes, compared.pooled
         verdict = found.verdict if found else "together"
         self.held = hold(self.held, verdict, self.heard_at, at_once=False, seconds=thresholds.agree_seconds)
         if found is not None and found.verdict == self.held.verdict:

@@ -304,9 +304,11 @@ class Watcher:
         if len(siblings) > 1:
             report = among(report, siblings, peers.apart)
         note = peers.notes.get(report.key)
-        if note is None or report.state not in COMPARED:
+        if report.state not in COMPARED or (note is None and not peers.pooled):
             return report
-        return replace(report, advisories=(*report.advisories, note))
+        # What siblings tell of its connections is better known than what it tells alone.
+        own = tuple(one for one in report.advisories if one.kind != "open_connections")
+        return replace(report, advisories=own if note is None else (*own, note))
 
     def _compare(self, key: ModelKey, peers: Peers) -> None:
         compared = [

@@ -109,6 +109,17 @@ def test_engines_of_one_page_share_their_connections_and_prove_nothing_by_them()
     assert compare(page, THRESHOLDS).notes == {}
 
 
+@pytest.mark.parametrize(
+    ("open_now", "pooled"), [((55, 52, 58), True), ((55, 52, 19), False), ((5, 3, 4), True), ((55, None, 58), False)]
+)
+def test_as_many_connections_on_each_of_idle_siblings_are_a_pool(
+    open_now: tuple[float | None, ...], pooled: bool
+) -> None:
+    peers = [idle(name, open_connections=known) for name, known in zip("abc", open_now, strict=True)]
+    assert compare(peers, THRESHOLDS).pooled == pooled
+    assert not compare([*peers, one("d", open_connections=55.0)], THRESHOLDS).pooled
+
+
 def test_a_silence_is_no_chance_from_five_requests_that_were_due_on() -> None:
     def due(count: float) -> Compared:
         return compare([idle("a"), one("b", first_tokens=count)], THRESHOLDS)

@@ -107,10 +107,12 @@ def peer(
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """apart: what sets some engines apart from the others, or None. notes: what is worth a word of single engines."""
+    """apart: what sets some engines apart from the others, or None. notes: what is worth a word of single engines.
+    pooled: all are idle, and each has about as many connections open as the others: a pool, kept by who uses them."""
 
     apart: Cause | None
     notes: Mapping[EngineKey, Advisory]
+    pooled: bool = False
 
 
 def compare(peers: Sequence[Peer], thresholds: Thresholds) -> Compared:
@@ -119,7 +121,8 @@ def compare(peers: Sequence[Peer], thresholds: Thresholds) -> Compared:
         return Compared(None, {})
     working = [one for one in peers if one.state == "serving"]
     heavy = _heavier(working, thresholds)
-    return Compared(_apart(peers, working, heavy, thresholds), _notes(peers, working, heavy, thresholds))
+    found, notes = _apart(peers, working, heavy, thresholds), _notes(peers, working, heavy, thresholds)
+    return Compared(found, notes, pooled=not working and _pooled(peers, thresholds))
 
 
 def _apart(
@@ -274,10 +277,7 @@ def _notes(
     """Of idle engines that should have traffic, and of those that get more tokens with as many requests."""
     rates = [one.first_tokens / one.seconds for one in working if one.first_tokens and one.seconds]
     usual = median(rates) if rates else 0.0
-    connections: dict[str, float] = {}  # of a target: its engines share them
-    for one in peers:
-        if one.open_connections is not None:
-            connections[one.key.target] = one.open_connections
+    connections = _connections(peers)
     most = sorted(connections, key=lambda target: -connections[target])[:2]
     found: dict[EngineKey, Advisory] = {}
     for one in peers:
@@ -292,6 +292,17 @@ def _notes(
             "Balance by tokens (those in flight, or KV cache usage), not by number of requests.",
         )
     return found
+
+
+def _connections(peers: Iterable[Peer]) -> dict[str, float]:
+    """Open ones of each target, where known: its engines share them."""
+    return {one.key.target: one.open_connections for one in peers if one.open_connections is not None}
+
+
+def _pooled(peers: Sequence[Peer], thresholds: Thresholds) -> bool:
+    connections = _connections(peers)
+    known = len(connections) > 1 and connections.keys() == {one.key.target for one in peers}
+    return known and not _piled(max(connections.values()), min(connections.values()), thresholds)
 
 
 def _silent(one: Peer, most: float | None, usual: float, thresholds: Thresholds) -> Advisory | None:

@@ -17,18 +17,21 @@ def unseen_text(answers: float, *, has_worked: bool) -> str:
     )
 
 
-def connections_open(judged: Window | None, at_rest: float | None, thresholds: Thresholds) -> Advisory | None:
-    """Of an engine without a request in the window: web servers close connections without a request within seconds (5 s
-    in vLLM's), so whoever is connected throughout is waiting for an answer."""
-    if judged is None or at_rest is None:
+def connections_open(judged: Window | None, fewest: float | None, thresholds: Thresholds) -> Advisory | None:
+    """Of an engine without a request in the window: nobody was in hand when it last made a step, so who has connected
+    since and stays may wait for an answer. Those who were there already are a pool that clients or a gateway keep open.
+
+    fewest: files that were open since its last step.
+    """
+    if judged is None or fewest is None:
         return None
     least = min((page.get("open_fds", 0.0) for page in scrapes(judged)), default=0.0)
-    if least - at_rest < thresholds.idle_connections:
+    if least - fewest < thresholds.idle_connections:
         return None
     return Advisory(
         "open_connections",
-        {"open_connections": least - at_rest, "open_files": least, "open_files_at_rest": at_rest},
-        f"No request in this window, yet about {number(least - at_rest)} connections stay open: clients may be waiting"
-        " for an engine that no longer serves.",
+        {"new_connections": least - fewest, "open_files": least, "open_files_fewest": fewest},
+        f"No request in this window, yet about {number(least - fewest)} connections were opened since the engine's last"
+        " step and stay open: clients may be waiting for an engine that no longer serves.",
         "Send it one request. If no answer comes, take it out of rotation, read its log and restart it.",
     )
