@@ -53,6 +53,58 @@ def test_c48_a_drift_over_turns_keeps_the_first_pace_and_names_the_uptime(second
     assert "version" in advice(report)
 
 
+def held(server: Server, interval: float, *, running: int, gap: float, prompt: int, done: int = 1) -> None:
+    """So many streams of such prompts, none of them cached."""
+    engine = server.engine.set(running=running, kv=0.2)
+    engine.tokens(gap, max(1, round(interval / gap)) * running, batch=running)
+    if done:
+        engine.first_tokens(0.12, done, prompt=prompt)
+        engine.finishes(done, prefill=0.11, decode=5.0, prompt=prompt, output=200)
+
+
+@pytest.mark.parametrize("interval", [2.0, 5.0, 10.0, 15.0])
+def test_c22_a_pace_far_beyond_what_longer_contexts_cost_is_no_context_and_no_batch(interval: float) -> None:
+    """Contexts four times as long, at a smaller batch, and steps of 30 times the time."""
+    server = Server()
+    scene = Scene(server, interval=interval)
+    scene.after(180, lambda: held(server, interval, running=12, gap=0.026, prompt=1100))
+    scene.round(lambda: held(server, interval, running=5, gap=0.8, prompt=4600, done=5))
+    fleets = scene.rounds(600, lambda: held(server, interval, running=5, gap=0.8, prompt=4600, done=0))
+    for report in (fleet.engines[0] for fleet in fleets):
+        assert not blamed(report) & {"decode_context", "decode_batch"}
+        for cause in report.causes:
+            assert float(cause.evidence.get("own_past_pace_seconds", 1.0)) >= 0.025
+    assert answer(report) == "decode_slow"
+
+
+@pytest.mark.parametrize("interval", [2.0, 5.0, 10.0])
+def test_c33_the_past_is_what_it_was_while_the_window_still_holds_both_paces(interval: float) -> None:
+    server = Server()
+    scene = Scene(server, interval=interval)
+    scene.after(240, lambda: held(server, interval, running=7, gap=0.034, prompt=300))
+    for fleet in scene.rounds(120, lambda: held(server, interval, running=7, gap=0.16, prompt=300)):
+        for cause in fleet.engines[0].causes:
+            if cause.verdict == "decode_slow":
+                assert cause.evidence["own_past_pace_seconds"] == pytest.approx(0.034, rel=0.1)
+                assert "uptime" not in cause.summary
+    assert answer(fleet.engines[0]) == "decode_slow"
+
+
+@pytest.mark.parametrize("interval", [2.0, 5.0, 10.0])
+def test_c48_a_context_that_grows_by_itself_is_named_with_the_pace_it_had_when_it_was_short(interval: float) -> None:
+    """One conversation, 14 ms a step and 0.9 us for each token of context."""
+    scene = Scene(Server(max_model_len=131072), interval=interval, objectives=("ttft_p99=10s", "itl_p99=60ms"))
+    for context in range(8_000, 110_000, 6_000):
+        pace = 0.014 + 0.9e-6 * context
+        report = turn(scene, context, pace, 60.0)
+        assert not blamed(report) & {"decode_slow", "decode_batch"}, context
+        for cause in (one for one in report.causes if one.verdict == "decode_context"):
+            # A turn's prompt is known when it ends.
+            then = 0.014 + 0.9e-6 * float(cause.evidence["earlier_context_tokens"])
+            assert 0.9 * then <= float(cause.evidence["earlier_pace_seconds"]) <= 1.1 * (then + 0.9e-6 * 6_000)
+    assert answer(report) == "decode_context"
+
+
 # --- pauses -----------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from phasewatch.core.measures.past import Moment, Past
+from phasewatch.core.measures.past import Compared, Moment, Past
 from phasewatch.core.model import Histogram, Step
 from phasewatch.core.settings import Thresholds
 
@@ -47,5 +47,5 @@ def test_asking_after_every_interval_changes_no_later_answer(seed: int) -> None:
         answers = said(asked, at * SECONDS - 60)
         if at % 100 == 99:
             assert answers == said(silent, at * SECONDS - 60)
-            assert answers[0] != (None, 1.0, None)
+            assert answers[0] != Compared()
             assert answers[2] is not None

@@ -31,6 +31,7 @@ class Pace:
     covers: float
     speculating: bool = False  # then a gap is of a step that may yield several tokens
     running: float = 0.0  # at both ends at least
+    of_window: bool = False  # the mean of one, which reaches back beyond the interval it ends with
 
 
 class Kept:
@@ -101,13 +102,16 @@ class Best:
         return self._alike[key]
 
     def minutes(self, load: Load | None, alike: Iterable[Load], before: float) -> Mapping[int, Sequence[Pace]]:
-        """The paces of loads alike that ended by then, by the minute. load: those of a smaller batch as long as they
-        can have been at this one: at most in proportion to the batch, which is a band's width."""
+        """The paces of loads alike that ended by then, by the minute. load: those of a smaller batch, or of fewer
+        tokens, as long as they can have been at this one: at most in proportion, which for the batch is a band's width,
+        and for tokens up to where this load begins."""
         minutes: dict[int, list[Pace]] = {}
         for other in alike:
             bands = 0 if load is None else max(0, load[0] - other[0])
+            tokens = 0.0 if load is None or not load[1] or load[1] == other[1] else exp(self.width * load[1])
             for minute, paces in self.loads[other].until(before):
-                minutes.setdefault(minute, []).extend(_scaled(paces, exp(self.width * bands)) if bands else paces)
+                longer = _scaled(paces, exp(self.width * bands), tokens) if bands or tokens else paces
+                minutes.setdefault(minute, []).extend(longer)
         return minutes
 
     def best_minute(self, of: Hashable, minutes: Mapping[int, Sequence[Pace]]) -> list[Pace]:
@@ -135,8 +139,8 @@ def _comparable(load: Load, other: Load, shorter_by: int) -> bool:
     return other[1] <= load[1] - shorter_by if shorter_by else abs(load[1] - other[1]) <= 1
 
 
-def _scaled(paces: Iterable[Pace], by: float) -> list[Pace]:
-    return [replace(one, remembered=one.remembered * by) for one in paces]
+def _scaled(paces: Iterable[Pace], by: float, tokens: float) -> list[Pace]:
+    return [replace(one, remembered=one.remembered * by * max(1.0, tokens / (one.tokens or 1.0))) for one in paces]
 
 
 def _enough(paces: Sequence[Pace]) -> bool:

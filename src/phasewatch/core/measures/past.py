@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, combinations, islice, takewhile
+from itertools import combinations, islice, takewhile
 from math import ceil, exp, floor, inf, log
 from operator import itemgetter
-from statistics import mean, median
+from statistics import fmean, mean
+from typing import NamedTuple
 
 from phasewatch.core.measures.best import Best, Kept, Load, Pace, median_pace, usual
 from phasewatch.core.measures.gaps import longest_gap, streams, unfinished_prompts, without_slowest
@@ -54,6 +55,27 @@ class Moment:
     seconds_per_prompt_token: float | None
     prefill: Pace | None = None
     longest_gap: float = 0.0  # at least: its bucket's low edge
+
+
+class Compared(NamedTuple):
+    """pace: seconds a token that the present loads would take, had they taken what they took before; times: how many
+    times longer the present intervals took, each counting alike, so that a change shows before most tokens are of it;
+    spread: how many times longer intervals could take then; context, then_context: of the loads compared, where
+    contexts are shorter."""
+
+    pace: float | None = None
+    times: float | None = None
+    spread: float = 1.0
+    context: float | None = None
+    then_context: float | None = None
+
+
+class Bounds(NamedTuple):
+    """What the present pace can be at most, by other loads: a step takes a + b x batch + c x batch x context, so no
+    more than in proportion to both. larger_batch: the least at this batch or a larger one, whatever the context."""
+
+    most: float | None = None
+    larger_batch: float | None = None
 
 
 class Past:
@@ -142,12 +164,23 @@ class Past:
         load = best.load(_of_window(replace(now, batch=batch), 0.0, 0.0))
         return usual(best.best_minute(("at", load), best.minutes(load, best.alike(load), inf)))
 
-    def compared(self, now: Moment, before: float, *, shorter: bool) -> tuple[float | None, float, float | None]:
-        """`_reference` of the paces since `before`; of the window's own where those are few."""
-        paces = self._decode.since(before)
-        if len(paces) < _ENOUGH_STEPS:
-            paces = [] if now.pace is None else [_of_window(now, now.pace, now.pace)]
-        return self._reference(self._decode.best, paces, before, shorter=shorter)
+    def compared(self, now: Moment, before: float, *, shorter: bool) -> Compared:
+        """The present pace with that of the past at the same loads, or at contexts at most half as long."""
+        pairs, spread, contexts = self._reference(
+            self._decode.best, self._present(now, before), before, shorter=shorter
+        )
+        if not pairs or now.pace is None:
+            return Compared(spread=spread)
+        # By tokens, as the present pace is a mean: few tokens that took long weigh little. What no load ever took is
+        # no past.
+        tokens = [pace.covers * max(pace.batch, 1.0) / pace.seconds for pace, _ in pairs]
+        took = sum([of * pace.seconds for of, (pace, _) in zip(tokens, pairs, strict=True)])
+        had_taken = sum([of * then for of, (_, then) in zip(tokens, pairs, strict=True)])
+        times = fmean([pace.seconds / then for pace, then in pairs])
+        least = max(now.pace * had_taken / took, min(then for _, then in pairs))
+        if not contexts:
+            return Compared(least, times, spread)
+        return Compared(least, times, spread, fmean([pace.tokens or 0.0 for pace, _ in pairs], tokens), fmean(contexts))
 
     def compared_prefill(self, now: Moment, before: float) -> tuple[float | None, float]:
         """(how many times longer a computed prompt token takes than before at like prompt lengths and batches, how
@@ -155,8 +188,37 @@ class Past:
         paces = self._prefill.since(before)
         if len(paces) < _ENOUGH_STEPS:
             paces = [] if now.prefill is None else [now.prefill]
-        times, spread, _ = self._reference(self._prefill.best, paces, before, shorter=False, lines=False)
-        return times, spread
+        pairs, spread, _ = self._reference(self._prefill.best, paces, before, shorter=False, lines=False)
+        return mean(pace.seconds / then for pace, then in pairs) if pairs else None, spread
+
+    def bounds(self, now: Moment, before: float) -> Bounds:
+        """What any known load says of the present one."""
+        paces = [pace for pace in self._present(now, before) if pace.tokens is not None]
+        if not paces:
+            return Bounds()
+        best, batch = self._decode.best, fmean([pace.batch for pace in paces])
+        context = fmean([pace.tokens or 0.0 for pace in paces])
+        most: list[float] = []
+        larger: list[float] = []
+        for load in best.loads:
+            if load[1] is None or load[2] != paces[-1].speculating:
+                continue
+            minute = best.best_minute(("bound", load), best.minutes(None, (load,), before))
+            then = usual(minute)
+            if then is None:
+                continue
+            of = fmean([pace.batch for pace in minute]), fmean([pace.tokens or 0.0 for pace in minute])
+            most.append(then * max(1.0, batch / max(of[0], 1.0)) * max(1.0, context / max(of[1], 1.0)))
+            if load[0] >= best.band(batch):
+                larger.append(then)
+        return Bounds(min(most, default=None), min(larger, default=None))
+
+    def _present(self, now: Moment, before: float) -> Sequence[Pace]:
+        """Paces of decode since `before`; the window's own where intervals gave few."""
+        paces = [pace for pace in self._decode.since(before) if not pace.of_window]
+        if len(paces) >= _ENOUGH_STEPS:
+            return paces
+        return [] if now.pace is None else [_of_window(now, now.pace, now.pace)]
 
     def cliff(self, before: float) -> Cliff | None:
         return self._curve.cliff(self._decode.since(before), self._clear, self._width)
@@ -190,29 +252,26 @@ class Past:
 
     def _reference(
         self, best: Best, paces: Sequence[Pace], before: float, *, shorter: bool, lines: bool = True
-    ) -> tuple[float | None, float, float | None]:
-        """(how many times slower than before at the same loads, how many times slower intervals could be then, where
-        contexts are shorter the median of them). lines: whether a load that was never met may be told from others."""
-        by_load: dict[Load, list[float]] = {}
+    ) -> tuple[Sequence[tuple[Pace, float]], float, Sequence[float]]:
+        """(each pace that has a past and what its load took before, how many times slower intervals could be then,
+        where contexts are shorter those). lines: whether a load that was never met may be told from others."""
+        by_load: dict[Load, list[Pace]] = {}
         for pace in paces:
-            by_load.setdefault(best.load(pace), []).append(pace.seconds)
-        ratios: list[float] = []
+            by_load.setdefault(best.load(pace), []).append(pace)
+        pairs: list[tuple[Pace, float]] = []
         spreads: list[float] = []
         contexts: list[float] = []
-        for load, seconds in by_load.items():
+        for load, present in by_load.items():
             alike = best.alike(load, shorter_by=_TWICE if shorter else 0)
-            minutes = best.minutes(None if shorter else load, alike, before)
-            minute = best.best_minute((load, shorter), minutes)
+            minute = best.best_minute((load, shorter), best.minutes(None if shorter else load, alike, before))
             known = [usual(minute), None if shorter or not lines else _extrapolated(best, load, before)]
             then = min((one for one in known if one is not None), default=None)
             if then:
-                ratios.extend(one / then for one in seconds)
+                pairs.extend((one, then) for one in present)
                 spreads.append(self._spread(minute))
-                known_then = chain.from_iterable(minutes.values()) if shorter else ()
-                contexts.extend(pace.tokens for pace in known_then if pace.tokens is not None)
-        if not ratios:
-            return None, 1.0, None
-        return mean(ratios), max(spreads), median(contexts) if contexts else None
+                if shorter:
+                    contexts.extend(pace.tokens for pace in minute if pace.tokens is not None)
+        return pairs, max(spreads, default=1.0), contexts
 
     def _spread(self, minute: Sequence[Pace]) -> float:
         """How far above their median intervals of that minute reached; a short episode proves only what is clear."""
@@ -306,18 +365,23 @@ class PastView:
         return self._past.step_seconds(speculating=self._now.speculating)
 
     @cached_property
-    def _same(self) -> tuple[float | None, float, float | None]:
+    def _same(self) -> Compared:
         return self._past.compared(self._now, self._before, shorter=False)
 
     @property
     def same_pace(self) -> float | None:
         """What the present pace would be, had loads like the present ones taken what they took before."""
-        return self._of_now(self._same[0])
+        return self._same.pace
+
+    @property
+    def times_slower(self) -> float | None:
+        """How many times as long as before intervals take now, each counting alike."""
+        return self._same.times
 
     @property
     def same_spread(self) -> float:
         """How far above `same_pace` such intervals reached then, as a ratio."""
-        return self._same[1]
+        return self._same.spread
 
     @cached_property
     def cliff(self) -> Cliff | None:
@@ -334,17 +398,13 @@ class PastView:
         return self._past.shortest_stall(limit, self._before)
 
     @cached_property
-    def _shorter(self) -> tuple[float | None, float, float | None]:
+    def shorter(self) -> Compared:
+        """`same_pace` with contexts at most half as long."""
         return self._past.compared(self._now, self._before, shorter=True)
 
-    @property
-    def shorter_pace(self) -> float | None:
-        """`same_pace` with contexts at most half as long."""
-        return self._of_now(self._shorter[0])
-
-    @property
-    def shorter_context(self) -> float | None:
-        return self._shorter[2]
+    @cached_property
+    def bounds(self) -> Bounds:
+        return self._past.bounds(self._now, self._before)
 
     @cached_property
     def _prefill(self) -> tuple[float | None, float]:
@@ -375,9 +435,6 @@ class PastView:
     def seconds_per_prompt_token(self) -> float | None:
         """At running <= 1."""
         return self._past.seconds_per_prompt_token(self._before)
-
-    def _of_now(self, times_slower: float | None) -> float | None:
-        return None if times_slower is None or self._now.pace is None else self._now.pace / times_slower
 
 
 def no_past() -> PastView:
@@ -416,7 +473,9 @@ def _held_up(step: Step, carried: float | None, batch: float) -> float:
 
 
 def _of_window(moment: Moment, pace: float, remembered: float) -> Pace:
-    return Pace(moment.at, moment.batch, moment.context, pace, remembered, _APART_SECONDS, moment.speculating)
+    return Pace(
+        moment.at, moment.batch, moment.context, pace, remembered, _APART_SECONDS, moment.speculating, of_window=True
+    )
 
 
 def _prefill_of(part: Step | Window) -> Pace | None:

@@ -49,3 +49,9 @@ def _share_above(case: Case, base: float) -> float:
     if mean_itl is None or part is None or part >= 1 or mean_itl <= base:
         return 0.0
     return min(1.0, max(0.0, (mean_itl - base / (1 - part)) / (mean_itl - base)))
+
+
+def beyond_load(case: Case) -> bool:
+    """Whether a token takes clearly longer than batch and context can account for, by this engine's own past."""
+    most, pace = case.past.bounds.most, case.view.pace_without_prefill
+    return most is not None and pace is not None and pace > case.view.thresholds.symptom_ratio * most

@@ -8,7 +8,7 @@ from phasewatch.core.diagnosis.causes._remedies import (
     WITHOUT_GRAMMAR,
 )
 from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, CauseRow, Finding, known
-from phasewatch.core.diagnosis.causes._streams import rest, stalls, throughout
+from phasewatch.core.diagnosis.causes._streams import beyond_load, rest, stalls, throughout
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.measures.phases import prefill_time_ratio_at_most
@@ -29,7 +29,7 @@ def _decode_batch(case: Case) -> Finding | None:
         pace = mean_itl
     elif pace is None or pace <= case.limit or stalls(case):
         return None  # stalls among quick steps can lift a mean above any limit
-    if unloaded is not None and unloaded > case.limit:
+    if (unloaded is not None and unloaded > case.limit) or beyond_load(case) or _as_many_were_fast(case, pace):
         return None
     running = view.window.gauges["running"]
     alone = "" if unloaded is None else f"; with two or fewer running it takes {seconds(unloaded)}"
@@ -48,6 +48,12 @@ def _decode_batch(case: Case) -> Finding | None:
         "the same pace with two or fewer requests running (then it is the engine or the GPU, not the batch).",
         eliminated=unloaded is None or prefill_ratio is None,
     )
+
+
+def _as_many_were_fast(case: Case, pace: float) -> bool:
+    """Whether as many requests or more, whatever their contexts, once got their tokens in time and clearly faster."""
+    then = case.past.bounds.larger_batch
+    return then is not None and then <= case.limit and pace > case.view.thresholds.symptom_ratio * then
 
 
 # fmt: off

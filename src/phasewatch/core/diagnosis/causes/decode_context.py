@@ -10,17 +10,17 @@ from phasewatch.core.diagnosis.causes._row import (
     Finding,
     Proposal,
 )
-from phasewatch.core.diagnosis.causes._streams import explains, rest, throughout
+from phasewatch.core.diagnosis.causes._streams import beyond_load, explains, rest, throughout
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.formatting import number, seconds
 
 
 def _decode_context(case: Case) -> Finding | None:
-    base, short = case.past.shorter_pace, case.past.shorter_context
-    pace, context = case.view.pace_without_prefill, case.view.context
+    base, _, _, context, short = case.past.shorter
+    pace = case.view.pace_without_prefill
     if base is None or short is None or pace is None or context is None or not throughout(case) or base > case.limit:
         return None
-    if not explains(case, base):
+    if not explains(case, base) or beyond_load(case):
         return None
     return Finding(
         rest(case),
@@ -38,7 +38,7 @@ def _decode_context(case: Case) -> Finding | None:
 
 
 def _shorter_contexts(case: Case) -> Proposal | None:
-    short, base = case.past.shorter_context, case.past.shorter_pace
+    short, base = case.past.shorter.then_context, case.past.shorter.pace
     if short is None or base is None:
         return AS_WRITTEN
     return Proposal(

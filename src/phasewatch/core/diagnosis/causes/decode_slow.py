@@ -2,20 +2,23 @@
 
 from phasewatch.core.diagnosis.causes._remedies import WITHOUT_GRAMMAR
 from phasewatch.core.diagnosis.causes._row import PACE, PREFILL_TIME_SIGNALS, Advice, CauseRow, Finding, known
-from phasewatch.core.diagnosis.causes._streams import OF_THE_TAIL, explains, gap_limit, rest, throughout
+from phasewatch.core.diagnosis.causes._streams import OF_THE_TAIL, beyond_load, explains, gap_limit, rest, throughout
 from phasewatch.core.diagnosis.measures_view import Case
 from phasewatch.core.formatting import number, seconds
 
 
 def _decode_slow(case: Case) -> Finding | None:
-    same, pace = case.past.same_pace, case.view.pace_without_prefill
-    if same is None or pace is None or not throughout(case):
+    pace, thresholds = case.view.pace_without_prefill, case.view.thresholds
+    if pace is None or not throughout(case):
         return None
-    if _only_in_pauses(case, case.view.thresholds.slower_ratio * same):
+    same, times = case.past.same_pace, case.past.times_slower
+    clearly = max(thresholds.slower_ratio, case.past.same_spread)
+    slower = same is not None and times is not None and times > clearly and pace > same
+    # A load that was only met in trouble has no past of its own.
+    before = same if slower else case.past.bounds.most if beyond_load(case) else None
+    if before is None or not explains(case, before) or _only_in_pauses(case, thresholds.slower_ratio * before):
         return None
-    if pace <= max(case.view.thresholds.slower_ratio, case.past.same_spread) * same or not explains(case, same):
-        return None
-    grew = case.past.gradual_seconds
+    grew = case.past.gradual_seconds if slower else None
     why = (
         "the host or the GPU has become slower."
         if grew is None
@@ -26,14 +29,18 @@ def _decode_slow(case: Case) -> Finding | None:
         rest(case),
         known(
             pace_without_prefill_seconds=pace,
-            own_past_pace_seconds=same,
-            times_slower=pace / same,
+            own_past_pace_seconds=before,
+            times_slower=pace / before,
             slowing_for_seconds=grew,
             running_mean=case.view.window.gauges["running"].mean,
             context_mean_tokens=case.view.context,
         ),
-        f"A token takes {seconds(pace)}, {number(pace / same)} times as long as on this engine before"
-        f" ({seconds(same)}) at the same batch and context: {why}",
+        f"A token takes {seconds(pace)}, {number(pace / before)} times as long as"
+        + (
+            f" on this engine before ({seconds(before)}) at the same batch and context: {why}"
+            if slower
+            else f" batch and context account for, by what this engine took before ({seconds(before)} at most): {why}"
+        ),
         "the earlier pace at this batch and context.",
     )
 
