@@ -541,6 +541,8 @@ class Engine:
         if self.held.verdict == "healthy":
             return ()
         same = next((cause for cause in opinion.causes if cause.verdict == self.held.verdict), None)
+        if same is None and opinion.verdict == "healthy":
+            return tuple(map(_over, self.agreed.causes[:1]))
         if same is None:
             return (*self.agreed.causes[:1], *opinion.causes)
         causes = (same, *(cause for cause in opinion.causes if cause is not same))
@@ -551,6 +553,14 @@ class Engine:
         """The verdicts that it proves, the one that leads first."""
         enough = self.settings.thresholds.proven_score
         return [cause.verdict for cause in opinion.causes if cause.score >= enough]
+
+
+def _over(cause: Cause) -> Cause:
+    """Of a verdict that is held although every objective is met again."""
+    return replace(
+        cause, easing=True, remedies=(),
+        summary=f"Easing: all objectives are met again, nothing to do now. Before: {cause.summary}",
+    )  # fmt: skip
 
 
 def _ended(event: Event, born: float | None, recent: float) -> bool:
