@@ -469,3 +469,24 @@ def test_no_document_says_met_beside_a_value_over_its_limit(seed: int) -> None:
                 assert shown == {name: [float(name in judged_ones)] for name in shown}
             missed = any(one.result == "missed" for one in report.objectives)
             assert not (missed and re.search(r"\bmet\b", report.summary)), report.summary
+
+
+# --- Rule 11: nothing is to be done about what is over --------------------------------------------------------------
+
+
+def test_a_held_verdict_whose_objectives_are_met_again_says_that_it_eases() -> None:
+    """Until opinions have agreed on healthy for 10 s."""
+    server = Server()
+    scene = Scene(server, interval=2.0)
+    scene.after(60, lambda: server.engine.set(running=3).serves(4))
+    scene.after(40, lambda: server.engine.set(running=3).serves(4, queue=20.0))
+    easing = 0
+    for fleet in scene.rounds(120, lambda: server.engine.set(running=3).serves(4)):
+        (report,) = fleet.engines
+        if report.verdict not in (None, "healthy") and all(one.result == "met" for one in report.objectives):
+            assert report.causes[0].easing
+            assert report.summary.startswith("Easing: all objectives are met again")
+            assert not report.causes[0].remedies
+            easing += 1
+    assert easing
+    assert report.verdict == "healthy"
