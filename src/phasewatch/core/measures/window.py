@@ -1,7 +1,7 @@
 """Snapshots -> what changed in a window: steps between pages, restarts, windows, merging engines. No judgement here."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from operator import gt, is_not, sub
 from typing import Generic, TypeVar, overload
@@ -257,13 +257,14 @@ def window(steps: Sequence[Step], rows: Callable[[str], Rows | None] | None = No
         return None
     steps = tuple(steps)
     ends = _ends(steps)
+    histograms: Mapping[str, Histogram]
     if ends is None:
         increases = _added(one.increases for one in steps)
         histograms = _merged([one.histograms for one in steps])
     else:
         first, last = ends
         increases = {name: value - first.counters[name] for name, value in last.counters.items()}
-        histograms = {name: _increase(first, last, name) for name in last.histograms}
+        histograms = _WhenRead(last.histograms, partial(_increase, first, last))
     last_gauges = steps[-1].after
     return Window(
         seconds=sum([one.end - one.start for one in steps]),
