@@ -213,8 +213,8 @@ def test_c31_first_tokens_that_are_slow_after_pauses_do_not_page_and_are_not_cal
 
     assert (answer(run()), run().symptoms) == ("healthy", ())
     strict = run("ttft_p99=200ms")
-    assert (answer(strict), strict.confidence) == ("prefill_long_prompts", "low")
-    assert "the prompts' length is not why" in strict.summary
+    assert (answer(strict), strict.confidence) == ("prefill_slow", "low")
+    assert "the length of prompts is not why" in strict.summary
     assert "power states" in strict.summary
 
 

@@ -146,7 +146,8 @@ class Watcher:
         still = all(
             engine.progress.quiet_scrapes >= thresholds.stall_scrapes
             and engine.last.at - engine.progress.moved_at >= thresholds.stall_seconds
-            for engine in memory.engines.values()
+            and not _moved(engine.last, page.engines.get(key))
+            for key, engine in memory.engines.items()
         )
         if not still or memory.page is None:
             return 0.0
@@ -413,6 +414,14 @@ _NO_ENGINE = {
     "declared": "engine metrics are declared but have no samples; check that the engine's stat logger is attached",
     "none": "no vLLM metrics in the scrape; enable the engine's stat logger (not --disable-log-stats) or check the URL",
 }
+
+
+def _moved(before: Snapshot, now: Snapshot | None) -> bool:
+    """Whether tokens or finishes were counted between two pages of an engine."""
+    return now is not None and any(now.counters.get(name) != before.counters.get(name) for name in _MOVING)
+
+
+_MOVING = ("prompt_tokens", "generation_tokens", "finished")
 
 
 def _counted(before: Mapping[AnomalyKind, Anomaly], odd: Iterable[Anomaly]) -> dict[AnomalyKind, Anomaly]:

@@ -341,6 +341,12 @@ class WindowView:
     def running_max(self) -> float:
         return self.window.gauges["running"].max if "running" in self.window.gauges else 0.0
 
+    @cached_property
+    def mostly_alone(self) -> bool:
+        """Whether no two requests ever ran together, and none did in most scrapes."""
+        idle = sum(not page.get("running") for page in self.pages)
+        return self.running_max <= 1 and idle / len(self.pages) > self.thresholds.most_scrapes
+
     @property
     def preemptions(self) -> float:
         return self.window.increases.get("preemptions", 0.0)

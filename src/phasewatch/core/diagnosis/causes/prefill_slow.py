@@ -25,9 +25,13 @@ def _prefill_slow(case: Case) -> Finding | None:
         ),
         f"Prefill accounts for {seconds(took)} of TTFT ({percent(share)}), and this engine computes"
         f" {number(1 / pace)} prompt tokens/s where it computed {number(times / pace)} before, at such lengths and"
-        " loads: the length of prompts is not why.",
+        f" loads: the length of prompts is not why.{_PAUSES if view.mostly_alone else ''}",
         "prompt tokens computed as fast as before.",
+        at_most="low" if view.mostly_alone else "high",
     )
+
+
+_PAUSES = " One request at a time comes after pauses: clocks and power states that fall meanwhile may be all of it."
 
 
 # fmt: off
