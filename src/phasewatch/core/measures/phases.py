@@ -239,7 +239,9 @@ def _beside_plain_steps(window: Window, part: float) -> float:
     if plain is None:
         return part
     steps = window.histograms["iteration_tokens"].count - carried
-    return min(part, max(0.0, 1 - steps * plain / window.seconds))
+    left = 1 - steps * plain / window.seconds
+    # Steps that would take more than all of the time were not that long: gaps count a step once for each stream.
+    return part if left < 0 else min(part, left)
 
 
 def _least_seconds_per_token(window: Window) -> float | None:
