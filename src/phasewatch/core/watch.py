@@ -369,7 +369,7 @@ class Watcher:
     def _target(self, name: str, memory: _Target, reports: Sequence[EngineReport], at: float) -> TargetReport:
         error = memory.error
         if error is None and memory.page is not None and memory.page.kind != "engine":
-            error = memory.page.foreign or _NO_ENGINE[memory.page.kind]
+            error = memory.page.foreign or (_PARTIAL if memory.engines else _NO_ENGINE[memory.page.kind])
         return TargetReport(
             target=name,
             url=None,
@@ -409,6 +409,7 @@ _LIVELINESS: tuple[State, ...] = (
     "serving", "warming_up", "internal_error", "no_engine_metrics", "idle", "asleep", "stale",
 )  # fmt: skip
 
+_PARTIAL = "the last scrape lacks the engine's metrics, which the one before had"
 _NO_ENGINE = {
     "router": "a router's /metrics has no latency histograms; scrape the engines behind it directly",
     "declared": "engine metrics are declared but have no samples; check that the engine's stat logger is attached",

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from phasewatch.core.diagnosis.overdue import said_of
 from phasewatch.core.formatting import number, percent, seconds
 from phasewatch.core.model import (
     Anomaly,
@@ -261,7 +262,9 @@ def symptom(missed: Symptom) -> str:
     value = f" {estimate(missed.value, bounds=False)}" if missed.value is not None else ""
     if missed.objective in SHARES and missed.value is not None:
         value = f" {percent(missed.value.value)}{SHARES[missed.objective]}"
-    return f"{missed.objective}{value}{limit}{'' if missed.surely else ' (possibly)'}"
+    # A lower bound over the limit is sure of that request, if not of a percentile.
+    sure = missed.surely or said_of(missed) is not None
+    return f"{missed.objective}{value}{limit}{'' if sure else ' (possibly)'}"
 
 
 _RESULT_STYLES = {"met": "green", "missed": "red", "no_data": "dim"}  # others: a look is worth it

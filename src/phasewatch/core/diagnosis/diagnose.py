@@ -81,11 +81,16 @@ def _best(causes: Sequence[Cause], thresholds: Thresholds) -> Cause | None:
     return next(cause for cause in proven if cause.score >= highest - thresholds.tie_score)
 
 
+_NOTHING = 0.005  # of the excess: shown as 0 %
+
+
 def _cause(row: CauseRow, case: Case) -> Cause | None:
     window = case.view.window
     if row.rule is None or family_of(case.symptom.objective) not in row.families:
         return None
     if missing_signals(window, (*row.needs, *row.feature)) or (finding := row.rule(case)) is None:
+        return None
+    if finding.score < _NOTHING:  # what explains nothing is no cause, however near it comes
         return None
     missing = missing_signals(window, row.uses)
     confidence = _confidence(finding, case, missing)
@@ -109,9 +114,11 @@ def _confidence(finding: Finding, case: Case, missing: Sequence[str]) -> Confide
 def _unknown(symptom: Symptom, window: Window, found: Mapping[Symptom, Sequence[Cause]]) -> Cause:
     """A symptom without a proven cause: says which signals would decide, and what came nearest."""
     family = family_of(symptom.objective)
-    wanted = dict.fromkeys(name for row in CAUSES if family in row.families for name in (*row.needs, *row.uses))
-    missing = missing_signals(window, wanted)
     near = max(found[symptom], key=lambda cause: cause.score, default=None)
+    # A row that abstained would speak with what it needs; what the nearest one uses would make it surer.
+    rows = [row for row in CAUSES if family in row.families and not missing_signals(window, row.feature)]
+    used = [name for row in rows if near is not None and row.verdict == near.verdict for name in row.uses]
+    missing = missing_signals(window, dict.fromkeys([*(name for row in rows for name in row.needs), *used]))
     nearest = "" if near is None else f" Nearest: {near.verdict} explains {near.score * 100:.0f} % of the excess."
     lacking = f" These signals are missing and would help: {', '.join(missing)}." if missing else ""
     told = said_of(symptom) or ""

@@ -324,8 +324,9 @@ class WindowView:
 
     @cached_property
     def pace_without_prefill(self) -> float | None:
-        """Seconds per token if no prompt shared the engine."""
-        return pace_without_prefill(self.window, self.numbers.itl_seconds.mean, self.numbers.prefill_time_ratio)
+        """Seconds per token if no prompt shared the engine: not less than tokens took where they came fastest."""
+        pace = pace_without_prefill(self.window, self.numbers.itl_seconds.mean, self.numbers.prefill_time_ratio)
+        return None if pace is None else max(pace, self.fastest_gaps or 0.0)
 
     @cached_property
     def prefill_part(self) -> float | None:

@@ -27,8 +27,10 @@ def _decode_pause(case: Case) -> Finding | None:
     # What prompts can have made, they may have made.
     able = view.gaps_of_long_prompts(limit)
     explained = max(by_prefill, view.gaps_among_unfinished_prompts(limit), 0.0 if able == inf else able) / over
+    if 1 - explained < view.thresholds.proven_score:  # then they do explain it
+        return None
     return Finding(
-        1.0 - min(1.0, explained),
+        1.0 - explained,
         known(
             itl_p50_seconds=p50.value,
             pause_at_least_seconds=pauses.low,

@@ -23,7 +23,8 @@ def _decode_preemption(case: Case) -> Finding | None:
             kv_usage_max=None if usage is None else usage.max,
             itl_stalled_ratio=view.numbers.itl_stalled_ratio,
         ),
-        f"The KV cache was full and requests were preempted {number(view.preemptions)} times and computed again."
+        f"The KV cache was full and requests were preempted {number(view.preemptions)}"
+        f" time{'' if view.preemptions == 1 else 's'} and computed again."
         f" Streams stalled for {seconds(stopped)} in total around these preemptions.",
         "stalls that go on in intervals without preemptions.",
         easing=not any(step.increases.get("preemptions", 0.0) > 0 for step in view.window.steps[-3:]),
