@@ -14,7 +14,8 @@ neighbours can be spread, but not how these are: the median of p99 given the cou
 known: the best of one that also knows how these are spread: what chance alone leaves. No page says as much.
 
 Steps: tokens that came at once and took as long. Both best estimators are told how many tokens each step has, which
-no page says: they are bounds from below.
+no page says, so they are better than any that reads pages; they are approximations themselves (few draws, sums as
+Gaussian), so of a single recording they can be above ours.
 How they are found: given how buckets are spread, scrapes do not depend on each other. Of each, candidates are drawn
 step by step; one is set so that the sum is met, and weighs by its density. How buckets are spread is drawn by Gibbs
 sampling, with sums of several steps as Gaussian.
