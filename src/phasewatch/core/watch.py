@@ -101,7 +101,8 @@ class Watcher:
                 engine.unseen_answers = unseen
             if engine is None or snapshot.at > engine.last.at:
                 restarts.append(self._take(memory, EngineKey(target, *key), snapshot, before))
-        memory.restarts += max(restarts, key=abs, default=0)  # the engines of a page are one server
+        # The engines of a page are one server. One that came after the restart may take back what nobody counted.
+        memory.restarts = max(0, memory.restarts + max(restarts, key=abs, default=0))
         contradictions = (one for engine in memory.engines.values() for one in engine.contradictions)
         odd += (Anomaly(one.kind, 1, one.summary) for one in contradictions)
         memory.anomalies = _counted(memory.anomalies, odd)

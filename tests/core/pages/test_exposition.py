@@ -100,7 +100,7 @@ def test_the_newest_version_reads_as_written() -> None:
         "kv_concurrency": 13.18, "prefix_caching": 1, "start_time": 1.75379521e9, "open_fds": 57,
     }  # fmt: skip
     assert snapshot.counters == {
-        "prompt_tokens": 18240, "computed_prompt_tokens": 16440, "external_prompt_tokens": 0,
+        "finished_abort": 0, "prompt_tokens": 18240, "computed_prompt_tokens": 16440, "external_prompt_tokens": 0,
         "generation_tokens": 5000, "preemptions": 4, "prefix_queries": 5400, "prefix_hits": 1800,
         "external_prefix_hits": 0, "finished": 38,
         "finished_length": 8, "finished_error": 0, "rejections": 0, "http_finishes": 41,
@@ -679,7 +679,7 @@ def test_a_web_server_family_without_a_matching_child_counts_zero_once_it_is_dec
 
 def test_a_finish_reason_not_made_yet_counts_zero_but_an_error_is_unknown() -> None:
     read = page('vllm:request_success_total{engine="0",model_name="m",finished_reason="stop"} 4')
-    assert only(read).counters == {"finished": 4, "finished_length": 0}
+    assert only(read).counters == {"finished": 4, "finished_length": 0, "finished_abort": 0}
 
 
 def test_rejections_stand_on_the_page_and_in_its_only_engine() -> None:

@@ -197,7 +197,8 @@ class Past:
         if not paces:
             return Bounds()
         best, batch = self._decode.best, fmean([pace.batch for pace in paces])
-        context = fmean([pace.tokens or 0.0 for pace in paces])
+        # Contexts of those that run follow the admitted ones with a delay: the larger of both is the safe one.
+        context = max(fmean([pace.tokens or 0.0 for pace in paces]), now.context or 0.0)
         most: list[float] = []
         larger: list[float] = []
         for load in best.loads:

@@ -10,6 +10,7 @@ from phasewatch.core.settings import Thresholds
 
 _ENOUGH_FOR_FRONTEND = 5  # first tokens and finishes each
 _FEW_STEPS = 0.5  # of the steps: then the median gap is of a step without a prompt
+_SOME_TIME = 0.01  # of the window
 _MUCH_UNBOOKED = 0.2  # of the window: what is booked may then differ from what was computed by as much
 
 
@@ -240,8 +241,9 @@ def _beside_plain_steps(window: Window, part: float) -> float:
         return part
     steps = window.histograms["iteration_tokens"].count - carried
     left = 1 - steps * plain / window.seconds
-    # Steps that would take more than all of the time were not that long: gaps count a step once for each stream.
-    return part if left < 0 else min(part, left)
+    # Prompts were computed, so plain steps that would take all of the time were not that long: gaps count a step once
+    # for each stream.
+    return part if left < _SOME_TIME else min(part, left)
 
 
 def _least_seconds_per_token(window: Window) -> float | None:

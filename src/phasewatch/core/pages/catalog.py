@@ -160,7 +160,7 @@ CATALOG: tuple[Signal, ...] = (
     _gauge("kv_fetch_waiting", "requests", "num_requests_kv_fetch_by_stage", stage="waiting_to_start"),  # 0.32
     _gauge("kv_fetch_in_progress", "requests", "num_requests_kv_fetch_by_stage", stage="in_progress"),
     _histogram("kv_transfer", "seconds", "nixl_xfer_time_seconds", "mooncake_xfer_time_seconds"),
-    # Hand-overs that failed: on the side that sends, and on the one that loads.
+    # Transfers that failed: on the side that sends, and on the one that loads.
     _counter("kv_failed_transfers", "events", "mooncake_num_failed_transfers_total", "nixl_num_failed_transfers_total"),
     _counter("kv_failed_notifications", "events", "nixl_num_failed_notifications_total"),  # 0.11.1
     _counter(
