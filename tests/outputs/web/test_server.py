@@ -100,13 +100,13 @@ def test_serving_is_quiet_whatever_clients_do(start: Callable[..., Process]) -> 
     with socket.create_connection(("127.0.0.1", int(process.url.rpartition(":")[2]))) as client:
         client.sendall(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
         client.recv(100)
-    wait_until(lambda: "target in trouble" in process.log.read_text(), "the first round")
+    wait_until(lambda: '"starting"' in requests.get(process.url + "/api/v1/fleet", timeout=10).text, "the first round")
     process.end(signal.SIGTERM)
     lines = process.log.read_text().splitlines()
     assert not [line for line in lines if not line.startswith("ts=")]
     events = [re.findall(r'msg=("[^"]*"|\S+)', line)[0].strip('"') for line in lines]
     assert [event for event in events if event != "Invalid HTTP request received."] == [
-        "serving", "target in trouble", "stopped",
+        "serving", "target state", "stopped",
     ]  # fmt: skip
 
 
