@@ -15,6 +15,7 @@ from phasewatch.core.measures.histogram import (
     increase,
     mean,
     merge,
+    slowest_edges,
 )
 from phasewatch.core.measures.quantile import estimate
 from phasewatch.core.model import Histogram
@@ -197,3 +198,13 @@ def test_the_first_bucket_begins_at_zero_and_the_last_has_no_end() -> None:
 def test_a_percentile_outside_zero_to_one_is_an_error(q: float) -> None:
     with pytest.raises(ValueError, match=r"lies in \(0, 1\]"):
         bucket_of((1.0, 1.0), q)
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [((0.0, 2.0, 2.0), (0.1, 1.0)), ((3.0, 3.0, 3.0), (0.0, 0.1)), ((0.0, 0.0, 1.0), (1.0, inf)), ((0.0,) * 3, None)],
+)
+def test_the_slowest_observation_lies_between_the_edges_of_the_last_bucket_that_holds_any(
+    counts: tuple[float, ...], found: tuple[float, float] | None
+) -> None:
+    assert slowest_edges(Histogram((0.1, 1.0, inf), counts, None)) == found

@@ -10,8 +10,15 @@ from typing import NamedTuple
 from phasewatch.core.diagnosis.objectives import family_of, wait_limit
 from phasewatch.core.diagnosis.progress import stepped, work_in_hand
 from phasewatch.core.measures.ages import Ages
-from phasewatch.core.measures.gaps import longest_gap, ran_throughout, seconds_over, unfinished_prompts, without_slowest
-from phasewatch.core.measures.histogram import bucket_means, count_above, edges, in_buckets, mean
+from phasewatch.core.measures.gaps import (
+    fastest,
+    longest_gap,
+    ran_throughout,
+    seconds_over,
+    unfinished_prompts,
+    without_slowest,
+)
+from phasewatch.core.measures.histogram import count_above, edges, in_buckets, mean, slowest_edges
 from phasewatch.core.measures.numbers import waiting_for_capacity
 from phasewatch.core.measures.parts import (
     Parts,
@@ -41,8 +48,6 @@ from phasewatch.core.settings import Limits, Thresholds, stall_seconds
 _FEW_GAPS = 20  # their median says what is usual
 _FASTEST = 0.1  # of the gaps: fewer may be of tokens that left together
 _PERCENTILES = tuple(name for name, _ in PERCENTILES)
-
-
 _ENOUGH_PAUSES = 3  # standstills: two may be anything
 
 
@@ -228,10 +233,6 @@ class WindowView:
             waits.append(queue.expected_wait_seconds)
         return parts.with_queue(max(waits, default=0.0))
 
-    def ttft_share(self, phase: str) -> float | None:
-        """A phase's share of the mean TTFT."""
-        return self.ttft_parts.share(phase)
-
     def kv_short(self, page: Mapping[str, float]) -> bool | None:
         """Whether the pool has less room than a mean prompt and one block; with the capacity unknown, usage decides."""
         usage = page.get("kv_usage")
@@ -353,20 +354,20 @@ class WindowView:
         return self.window.increases.get("preemptions", 0.0)
 
     @cached_property
+    def _slowest_prefill(self) -> tuple[float, float] | None:
+        """Edges of its bucket."""
+        histogram = self.window.histograms.get("prefill")
+        return None if histogram is None else slowest_edges(histogram)
+
+    @property
     def longest_prefill(self) -> float | None:
         """Upper edge of the slowest prefill's bucket; inf past the last edge; None without a finished request."""
-        histogram = self.window.histograms.get("prefill")
-        if histogram is None or histogram.count <= 0:
-            return None
-        return max(edges(histogram, at)[1] for at, count in enumerate(in_buckets(histogram)) if count)
+        return None if self._slowest_prefill is None else self._slowest_prefill[1]
 
-    @cached_property
+    @property
     def longest_prefill_at_least(self) -> float | None:
         """Lower edge of the slowest prefill's bucket; None without a finished request."""
-        histogram = self.window.histograms.get("prefill")
-        if histogram is None or histogram.count <= 0:
-            return None
-        return max(edges(histogram, at)[0] for at, count in enumerate(in_buckets(histogram)) if count)
+        return None if self._slowest_prefill is None else self._slowest_prefill[0]
 
     @cached_property
     def longest_gap(self) -> float:
@@ -377,14 +378,7 @@ class WindowView:
     def fastest_gaps(self) -> float | None:
         """Mean of the fastest tenth of the gaps: no unloaded step takes longer. Where prompts are computed most of the
         time the median gap holds some of it, too."""
-        if self.itl_sum is None or self.itl is None:
-            return None
-        left = _FASTEST * self.itl.count
-        held = 0.0
-        for gap, count in bucket_means(self.itl):
-            taken = min(count, left)
-            held, left = held + taken * gap, left - taken
-        return held / (_FASTEST * self.itl.count)
+        return None if self.itl_sum is None or self.itl is None else fastest(self.itl, _FASTEST)
 
     @property
     def stall_limit(self) -> float:

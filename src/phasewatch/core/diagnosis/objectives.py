@@ -7,7 +7,7 @@ from math import ceil
 from typing import NamedTuple
 
 from phasewatch.core.formatting import number, percent, seconds
-from phasewatch.core.measures.histogram import Above, bucket_sum, count_above, in_buckets
+from phasewatch.core.measures.histogram import Above, bucket_sum, count_above, in_buckets, slowest_bucket
 from phasewatch.core.measures.numbers import failed_transfers, failures
 from phasewatch.core.measures.past import PastView
 from phasewatch.core.measures.phases import count_of, pace_without_prefill
@@ -249,10 +249,9 @@ def slowest_at_least(window: Window, family: str) -> float | None:
     bounds: list[float] = []
     for step in window.steps:
         histogram = step.histograms.get(family)
-        if histogram is not None and histogram.count > 0:
-            counts = in_buckets(histogram)
-            highest = max(at for at, count in enumerate(counts) if count)
-            bounds.append(bucket_sum(histogram, highest)[0] / counts[highest])
+        highest = None if histogram is None else slowest_bucket(histogram)
+        if histogram is not None and highest is not None:
+            bounds.append(bucket_sum(histogram, highest)[0] / in_buckets(histogram)[highest])
     return max(bounds, default=None)
 
 

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from phasewatch.core.measures.histogram import edges, in_buckets
+from phasewatch.core.measures.histogram import bucket_means, edges, in_buckets
 from phasewatch.core.model import Histogram, Step
 
 
@@ -58,6 +58,16 @@ def without_slowest(itl: Histogram, slowest: float) -> float:
         left, above = left - taken, above + buckets[at]
     fastest = next(edges(itl, at)[0] for at, many in enumerate(buckets) if many)
     return max(fastest, min(total / count, (total - held) / (count - (slowest - left))))
+
+
+def fastest(itl: Histogram, share: float) -> float:
+    """Mean of the fastest part of the gaps, whose `mean` is known. share: above 0, of their number."""
+    left = share * itl.count
+    held = 0.0
+    for gap, count in bucket_means(itl):
+        taken = min(count, left)
+        held, left = held + taken * gap, left - taken
+    return held / (share * itl.count)
 
 
 def longest_gap(itl: Histogram | None) -> float:

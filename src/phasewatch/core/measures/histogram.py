@@ -172,6 +172,17 @@ def edges(h: Histogram, at: int) -> tuple[float, float]:
     return (h.bounds[at - 1] if at else 0.0 if high >= 0 else -inf), high
 
 
+def slowest_bucket(h: Histogram) -> int | None:
+    """The highest bucket that holds an observation; None without any."""
+    return max((at for at, count in enumerate(in_buckets(h)) if count), default=None)
+
+
+def slowest_edges(h: Histogram) -> tuple[float, float] | None:
+    """The edges between which the slowest observation lies; None without any."""
+    at = slowest_bucket(h)
+    return None if at is None else edges(h, at)
+
+
 def bucket_of(counts: Sequence[float], q: float) -> int | None:
     """The bucket that holds rank ceil(q x count), 0 < q <= 1; None without observations. counts: as of `monotonic`.
 

@@ -4,7 +4,7 @@ from itertools import takewhile
 from math import inf
 
 from phasewatch.core.measures.gaps import unfinished_prompts, without_slowest
-from phasewatch.core.measures.histogram import bucket_means, edges, in_buckets, mean
+from phasewatch.core.measures.histogram import bucket_means, mean, slowest_edges
 from phasewatch.core.model import Histogram, Phase, Phases, Step, Window
 from phasewatch.core.settings import Thresholds
 
@@ -79,9 +79,10 @@ def unfinished_prefill(window: Window) -> float:
     if not booked or not length or lengths.total is None or running is None or running.last < 1:
         return 0.0
     beyond = tokens - lengths.total - (running.last - 1) * length
-    if beyond <= length:
+    slowest = slowest_edges(ttft)
+    if beyond <= length or slowest is None:
         return 0.0
-    return min(beyond * booked / length, max(edges(ttft, at)[1] for at, count in enumerate(in_buckets(ttft)) if count))
+    return min(beyond * booked / length, slowest[1])
 
 
 def longest_step(window: Window) -> float:
@@ -93,7 +94,8 @@ def longest_step(window: Window) -> float:
     itl, iterations = window.histograms.get("itl"), window.histograms.get("iteration_tokens")
     if itl is None or iterations is None or "start_time" not in window.gauges or (gap := mean(itl)) is None:
         return inf
-    longest = max(edges(itl, at)[1] for at, count in enumerate(in_buckets(itl)) if count)
+    slowest = slowest_edges(itl)
+    longest = inf if slowest is None else slowest[1]
     return longest if window.seconds - iterations.count * gap <= longest else inf
 
 

@@ -8,7 +8,6 @@ from math import ceil, inf, sqrt
 from phasewatch.core.diagnosis.causes._row import AS_WRITTEN, Advice, Proposal, always
 from phasewatch.core.diagnosis.causes._sizing import (
     allowed_pace,
-    batch,
     batch_in_limit,
     chunk_seconds,
     chunk_within,
@@ -120,7 +119,7 @@ def _replicas_by_demand(case: Case) -> Proposal | None:
 
 
 def _replicas_by_batch(case: Case) -> Proposal | None:
-    most, now = batch_in_limit(case), batch(case.view)
+    most, now = batch_in_limit(case), case.view.now.batch
     if most is None or most >= now:
         return AS_WRITTEN
     if most < 1:
@@ -158,8 +157,8 @@ def _more_seqs(case: Case) -> Proposal | None:
     if most < 1 or view.preemptions or usage >= view.thresholds.kv_full_ratio:
         return None
     both, holds = demand(view), kv_holds(view)
-    waiting = [page.get("waiting_capacity", page.get("waiting", 0.0)) for page in view.queue_pages]
-    want = most + max(waiting)
+    name = waiting_for_capacity(view.window)
+    want = most + max(page[name] for page in view.queue_pages)
     if both is not None:  # as many as come, and those who wait within another window
         want = min(want, most * (both[0] + view.waiting_now / view.window.seconds) / both[1])
     value = most
@@ -188,7 +187,7 @@ def _more_seqs(case: Case) -> Proposal | None:
 
 def _capped(case: Case) -> tuple[int, str] | None:
     """The requests at a time that keep this symptom's limit, and what becomes of the others; 0 where none do."""
-    most, now, took = batch_in_limit(case), batch(case.view), pace(case)
+    most, now, took = batch_in_limit(case), case.view.now.batch, pace(case)
     if most is None or took is None or not now:
         return None
     size = int(most)
@@ -206,12 +205,12 @@ def _capped(case: Case) -> tuple[int, str] | None:
 
 def _at_most_in_proportion(case: Case) -> int | None:
     """Without an unloaded pace: no batch above this keeps the limit, since a step falls at most in proportion."""
-    allowed, now, many = allowed_pace(case), pace(case), batch(case.view)
+    allowed, now, many = allowed_pace(case), pace(case), case.view.now.batch
     return None if allowed is None or not now or allowed >= now else int(many * allowed / now)
 
 
 def _fewer_seqs(case: Case) -> Proposal | None:
-    capped, run = _capped(case), f"{number(round(batch(case.view)))} requests share a step now"
+    capped, run = _capped(case), f"{number(round(case.view.now.batch))} requests share a step now"
     if capped is None:
         most = _at_most_in_proportion(case)
         return AS_WRITTEN if not most else Proposal(f"--max-num-seqs down below {most}", run)
@@ -412,7 +411,7 @@ def _more_memory(case: Case) -> Proposal | None:
 def _speculate(case: Case) -> Proposal | None:
     """A step that waits for the weights has room to check drafts: as many tokens as compute in that time, of which each
     request takes one and its drafts."""
-    view, step, token, many = case.view, decode_seconds(case), token_seconds(case), batch(case.view)
+    view, step, token, many = case.view, decode_seconds(case), token_seconds(case), case.view.now.batch
     if speculating(view) or not many or step is None:
         return None
     room = view.thresholds.prefill_tokens_a_step if token is None else step / token

@@ -5,7 +5,7 @@ from math import ceil, floor, inf, log2
 
 from phasewatch.core.diagnosis.measures_view import Case, WindowView
 from phasewatch.core.diagnosis.objectives import family_of
-from phasewatch.core.measures.histogram import edges, in_buckets, mean
+from phasewatch.core.measures.histogram import mean, slowest_edges
 from phasewatch.core.measures.phases import mean_of
 from phasewatch.core.model import Latency
 
@@ -42,12 +42,6 @@ def kv_holds(view: WindowView) -> float | None:
 # --- what a step of a larger batch takes ---------------------------------------------------------------------------
 
 
-def batch(view: WindowView) -> float:
-    """Mean of running while any runs."""
-    running = [page["running"] for page in view.pages if page.get("running", 0.0) > 0]
-    return sum(running) / len(running) if running else 0.0
-
-
 def pace(case: Case) -> float | None:
     """Of the present batch, without prefill's share where that is known."""
     without = case.view.pace_without_prefill
@@ -68,7 +62,7 @@ def token_seconds(case: Case) -> float | None:
 def slope(case: Case) -> float | None:
     """Seconds that one more request adds to a step: from the paces at two running or fewer and at the present batch,
     and no less than computing its token costs; else from that cost. Never more than a request's part of the step."""
-    unloaded, now, many, token = case.past.unloaded_pace, pace(case), batch(case.view), token_seconds(case)
+    unloaded, now, many, token = case.past.unloaded_pace, pace(case), case.view.now.batch, token_seconds(case)
     part = now / many if now and many else inf
     if unloaded is not None and now is not None and many >= 4:
         return min(part, max(token or 0.0, (now - unloaded) / (many - 2)))
@@ -77,7 +71,7 @@ def slope(case: Case) -> float | None:
 
 def step_seconds(case: Case, size: float) -> float | None:
     """What a step of so many requests takes: as in the engine's own past, else in a straight line from the present."""
-    then, now, more, many = case.past.pace_at(size), pace(case), slope(case), batch(case.view)
+    then, now, more, many = case.past.pace_at(size), pace(case), slope(case), case.view.now.batch
     cliff = case.past.cliff
     if cliff is not None and cliff.good_batch < size:
         return max(cliff.seconds, then or 0.0)
@@ -138,8 +132,7 @@ def pace_limit(view: WindowView) -> float | None:
 def largest_step(view: WindowView) -> tuple[float, float] | None:
     """Edges of the bucket of the step with the most tokens: it had more than the first, and no more than the second."""
     steps = view.window.histograms.get("iteration_tokens")
-    held = [] if steps is None else [at for at, count in enumerate(in_buckets(steps)) if count > 0]
-    return edges(steps, held[-1]) if steps is not None and held else None
+    return None if steps is None else slowest_edges(steps)
 
 
 def decode_seconds(case: Case) -> float | None:

@@ -12,7 +12,7 @@ def _cold_start(case: Case) -> Finding | None:
         return None
     if family_of(case.symptom.objective) in PACE and not (case.cold and case.stalls_in_first_minute):
         return None
-    other = max((view.ttft_share(phase) or 0.0 for phase in ("queue", "prefill")), default=0.0)
+    other = max((view.ttft_parts.share(phase) or 0.0 for phase in ("queue", "prefill")), default=0.0)
     if not case.cold and other >= view.thresholds.proven_score:
         return None
     limit = wait_limit(view.limits)

@@ -5,7 +5,7 @@ from phasewatch.core.diagnosis.causes._remedies import STABLE_PREFIXES
 from phasewatch.core.diagnosis.causes._row import TTFT, Advice, CauseRow, Finding, known
 from phasewatch.core.diagnosis.measures_view import Case, WindowView
 from phasewatch.core.formatting import number, percent, seconds
-from phasewatch.core.measures.histogram import edges, in_buckets
+from phasewatch.core.measures.histogram import slowest_edges
 
 
 def _block_too_long(view: WindowView) -> bool:
@@ -14,8 +14,8 @@ def _block_too_long(view: WindowView) -> bool:
     if size is None or prompt is None or prompt >= size or view.numbers.tokens.prefix_hit_ratio != 0:
         return False
     lengths = view.window.histograms.get("prompt_length")
-    longest = () if lengths is None else (edges(lengths, at)[0] for at, n in enumerate(in_buckets(lengths)) if n)
-    return max(longest, default=0.0) < size
+    longest = None if lengths is None else slowest_edges(lengths)
+    return longest is None or longest[0] < size
 
 
 def _blocks_match(view: WindowView) -> bool:
