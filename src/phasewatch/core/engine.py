@@ -380,7 +380,7 @@ class Engine:
         """Of the objectives, where figures are of now. Without traffic there is nothing to look further back for."""
         if self.view is None or self.state not in ("serving", "idle") or self.last.at < self.doubted_until:
             return ()
-        return dict.fromkeys(name.partition("_")[0] for name in self.limits)
+        return self.families
 
     def newest_first(self) -> Iterator[Step]:
         """All that is remembered of this process."""
@@ -402,13 +402,10 @@ class Engine:
 
     def _view(self, start: float) -> WindowView:
         assert self.view is not None
-        judged = {family: seen for family, seen in self.glances.items() if seen[0].steps[0].start == start}
-        one = next((seen for seen, _ in judged.values()), None)
-        checked = self._window_from(start) if one is None else one
+        judged = {f"{family}_seconds": seen for family, seen in self.glances.items() if seen[0].steps[0].start == start}
+        checked = next((one for one, _ in judged.values()), None) or self._window_from(start)
         # What its objective was judged by is fitted already, with other engines'.
-        known = {
-            field: getattr(seen, field) for family, (_, seen) in judged.items() for field in (f"{family}_seconds",)
-        }
+        known = {name: getattr(figures, name) for name, (_, figures) in judged.items()}
         return replace(self.view, window=checked, numbers=replace(self._figures(checked), **known))
 
     def _window_from(self, start: float) -> Window:

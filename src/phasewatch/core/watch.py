@@ -10,6 +10,7 @@ from phasewatch.core.diagnosis.peers import among, peer
 from phasewatch.core.engine import Engine
 from phasewatch.core.fleet import COMPARED, ModelKey, Peers, Windows, by_model, judged_together, merge_model, unmerged
 from phasewatch.core.measures.quantile import fit_together, settle
+from phasewatch.core.measures.window import CORE_COUNTERS
 from phasewatch.core.model import (
     Anomaly,
     AnomalyKind,
@@ -420,10 +421,7 @@ _NO_ENGINE = {
 
 def _moved(before: Snapshot, now: Snapshot | None) -> bool:
     """Whether tokens or finishes were counted between two pages of an engine."""
-    return now is not None and any(now.counters.get(name) != before.counters.get(name) for name in _MOVING)
-
-
-_MOVING = ("prompt_tokens", "generation_tokens", "finished")
+    return now is not None and any(now.counters.get(name) != before.counters.get(name) for name in CORE_COUNTERS)
 
 
 def _counted(before: Mapping[AnomalyKind, Anomaly], odd: Iterable[Anomaly]) -> dict[AnomalyKind, Anomaly]:
